@@ -14,9 +14,8 @@ def browser(tmp_path_factory):
     REQUIRE_BROWSER is set."""
     program = find_browser()
     if program is None:
-        told = "no Chromium on this machine: install Debian's package chromium, or name the program"
-        told += " in TRANSFORMER_JAX_BROWSER"
-        (pytest.fail if os.environ.get("REQUIRE_BROWSER") else pytest.skip)(told)
+        stop = pytest.fail if os.environ.get("REQUIRE_BROWSER") else pytest.skip
+        stop("no Chromium here: install it, or name it in TRANSFORMER_JAX_BROWSER")
     running = Browser(program, tmp_path_factory.mktemp("profile"))
     yield running
     running.close()
@@ -24,7 +23,8 @@ def browser(tmp_path_factory):
 
 @pytest.fixture
 def show(browser, tmp_path):
-    """`show(html, **options)`: the document, opened from a file; closed after the test."""
+    """`show(html, **options)`: the document, opened from a file in `tmp_path`. After the test it is
+    closed, and must not have complained."""
     tabs = []
 
     def open_(html, **options):
@@ -35,4 +35,5 @@ def show(browser, tmp_path):
 
     yield open_
     for tab in tabs:
+        assert tab.complaints() == []
         tab.close()

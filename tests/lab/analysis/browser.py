@@ -15,8 +15,6 @@ NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable"
 FLAGS = ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage")
 FLAGS += ("--hide-scrollbars", "--no-first-run", "--disable-extensions", "--disable-sync")
 FLAGS += ("--disable-background-networking", "--disable-component-update", "--mute-audio")
-KEYS = {"Enter": "\r", "Escape": "", "ArrowUp": "", "ArrowDown": "", "ArrowLeft": ""}
-KEYS |= {"ArrowRight": "", "Tab": "", "Home": "", "End": ""}
 SECONDS = 30
 
 
@@ -43,7 +41,9 @@ class Browser:
         )
         os.close(reads)
         os.close(writes)
-        self._read, self._numbers, self.events = b"", itertools.count(1), []
+        self._read = b""
+        self._numbers = itertools.count(1)
+        self.events = []
 
     def call(self, method, session=None, **params):
         """The result of a command of the protocol; events that come before it are kept."""
@@ -154,7 +154,7 @@ class Tab:
         """Presses keys, such as "ArrowDown", "k" or "Shift+l"."""
         for key in keys:
             name = key.removeprefix("Shift+")
-            text = KEYS.get(name, name)
+            text = "\r" if name == "Enter" else name * (len(name) == 1)
             event = {"key": name, "text": text, "modifiers": 8 * (name != key)}
             self.call("Input.dispatchKeyEvent", type="keyDown" if text else "rawKeyDown", **event)
             self.call("Input.dispatchKeyEvent", type="keyUp", key=name)

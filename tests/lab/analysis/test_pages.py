@@ -36,10 +36,12 @@ def test_data_comes_back_and_ends_no_script():
         page("t", "", [], [], {"a": float("nan")})
 
 
-def test_only_the_scripts_and_styles_that_it_was_written_with_work(show):
+def test_only_the_scripts_and_styles_that_it_was_written_with_work(browser, tmp_path):
     """No request, no other script, no event handler in HTML."""
     styles = ["body { color: rgb(1, 2, 3) }"]
-    tab = show(page("t", '<p id="p" onclick="window.ran = 1">x</p>', styles, [DRAWN], 0))
+    path = tmp_path / "page.html"
+    path.write_text(page("t", '<p id="p" onclick="window.ran = 1">x</p>', styles, [DRAWN], 0))
+    tab = browser.open(path)
     assert tab.evaluate("getComputedStyle(document.body).color") == "rgb(1, 2, 3)"
     tab.evaluate(
         "document.body.append(Object.assign(document.createElement('script'), {text: 'ran = 2'}));"

@@ -6,12 +6,9 @@ Values have the paths of `nn.hooks`; steps of a walk without a hook point are na
 
 import math
 
+import jax
 import numpy as np
-
-
-def erf(x):
-    return np.vectorize(math.erf)(x)
-
+from scipy.special import erf, softmax
 
 ACTIVATIONS = {
     "relu": lambda x: np.maximum(x, 0),
@@ -21,16 +18,13 @@ ACTIVATIONS = {
 }
 
 
-def softmax(x):
-    e = np.exp(x - x.max(-1, keepdims=True))
-    return e / e.sum(-1, keepdims=True)
-
-
 class Oracle:
     """`values`: all that the model of `config` computes, float64."""
 
     def __init__(self, config, params):
-        self.config, self.params, self.values = config, to_float64(params), {}
+        self.config = config
+        self.params = jax.tree.map(lambda x: np.asarray(x, np.float64), params)
+        self.values = {}
 
     def keep(self, name, x):
         self.values[name] = x
@@ -60,9 +54,7 @@ class Oracle:
         return self.keep(f"{stack} embedded", x + added)
 
     def linear(self, p, x):
-        axes = p["kernel"].ndim - p.get("bias", p["kernel"][0]).ndim if "bias" in p else None
-        axes = axes or (2 if x.ndim == 3 else 1)
-        return np.tensordot(x, p["kernel"], axes) + p.get("bias", 0)
+        return np.tensordot(x, p["kernel"], x.ndim - 1) + p.get("bias", 0)
 
     def attention(self, path, p, x, memory, causal):
         c = self.config
@@ -86,7 +78,7 @@ class Oracle:
                 hidden |= distance <= -c.attention_window
             logits = np.where(hidden, -np.inf, logits)
         self.keep(f"{path} mask", logits)
-        weights = self.keep(f"{path}.weights", softmax(logits))
+        weights = self.keep(f"{path}.weights", softmax(logits, axis=-1))
         heads = self.keep(f"{path}.heads", weights @ v)
         return self.linear(p["output"], heads.swapaxes(0, 1))
 
@@ -98,12 +90,20 @@ class Oracle:
             hidden = act(self.linear(p["inner"], x))
         return self.linear(p["outer"], self.keep(f"{path}.hidden", hidden))
 
-    def sublayer(self, path, p, x, compute):
-        norms, placement = p[f"{path.rpartition('.')[2]}_residual"], self.config.norm_placement
+    def sublayer(self, path, p, x, causal, memory):
+        name = path.rpartition(".")[2]
+        norms = p[f"{name}_residual"]
+        placement = self.config.norm_placement
         read = x
         if placement != "post":
             read = self.keep(f"{path} norm_before", self.norm(norms["norm_before"], x))
-        y = self.keep(path, compute(read))
+        if name == "feed_forward":
+            y = self.feed_forward(path, p[name], read)
+        elif name == "self_attention":
+            y = self.attention(path, p[name], read, read, causal)
+        else:
+            y = self.attention(path, p[name], read, memory, False)
+        self.keep(path, y)
         if placement == "sandwich":
             y = self.keep(f"{path} norm_after", self.norm(norms["norm_after"], y))
         x = self.keep(f"{path} residual", x + y)
@@ -112,38 +112,17 @@ class Oracle:
         return x
 
     def stack(self, stack, x, causal, memory=None):
-        params, layer = self.params[stack], 0
-        while (p := params.get(f"layer_{layer}")) is not None:
-            path = f"{stack}.layer_{layer}"
-            own, cross, feed = (
-                f"{path}.{name}" for name in ("self_attention", "cross_attention", "feed_forward")
-            )
-
-            def attend(y, at=own, p=p):
-                return self.attention(at, p["self_attention"], y, y, causal)
-
-            def meet(y, at=cross, p=p):
-                return self.attention(at, p["cross_attention"], y, memory, False)
-
-            def feed_on(y, at=feed, p=p):
-                return self.feed_forward(at, p["feed_forward"], y)
-
-            x = self.sublayer(own, p, x, attend)
-            x = x if memory is None else self.sublayer(cross, p, x, meet)
-            x = self.sublayer(feed, p, x, feed_on)
-            layer += 1
+        params = self.params[stack]
+        for layer in sorted(name for name in params if name.startswith("layer_")):
+            for name in ("self_attention", "cross_attention", "feed_forward"):
+                if name in params[layer]:
+                    x = self.sublayer(f"{stack}.{layer}.{name}", params[layer], x, causal, memory)
         if self.config.norm_placement == "post":
             return x
         return self.keep(f"{stack} final_norm", self.norm(params["final_norm"], x))
 
     def logits(self, x, table):
         return self.keep("logits", x @ self.params[table]["table"].T + self.params.get("c", 0))
-
-
-def to_float64(tree):
-    if hasattr(tree, "items"):
-        return {name: to_float64(branch) for name, branch in tree.items()}
-    return np.asarray(tree, np.float64)
 
 
 def encoder_decoder(config, params, source, target):

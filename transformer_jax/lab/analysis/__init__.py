@@ -81,7 +81,7 @@ def head_importance(run: Run, split: str = "valid", by: str = "gradient") -> "Im
     """Importance of each head for the loss of a split (`analysis.importance`)."""
     from transformer_jax.lab.analysis import importance
 
-    return importance.head_importance(run.settings, run.task, run.params, run.frozen, split, by)
+    return importance.head_importance(run, split, by)
 
 
 def errors(run: Run, split: str = "valid") -> "Errors":

@@ -223,9 +223,8 @@ class Attention(Summarized):
         (recurrent decoder)."""
         stack, _ = KINDS[kind]
         end = f"{'cross_attention' if kind == 'cross' else 'self_attention'}.{what}"
-        once = [f"{stack}.{end}"] if f"{stack}.{end}" in self.values else []
-        places = [f"{stack}.layer_{i}.{end}" for i in self.layers(kind)]
-        return once + [place for place in places if place in self.values]
+        places = [f"{stack}.{end}", *(f"{stack}.layer_{i}.{end}" for i in self.layers(kind))]
+        return [place for place in places if place in self.values]
 
     def layers(self, kind: str) -> list[int]:
         """Numbers of the layers that have attention of a kind; others, such as linear attention,
@@ -352,9 +351,8 @@ def _logits_of(model: Any, params: Any, reading: ModelInputs, streams: np.ndarra
     width = reading.inputs[-2].shape[1]  # a classifier's last input is its texts, not a row
     padding = [(0, rows - len(streams)), (0, width - streams.shape[1])]
     padding += [(0, 0)] * (streams.ndim - 2)
-    streams_padded = np.pad(streams, padding)
     inputs = [np.repeat(x, rows, axis=0) for x in reading.inputs]
-    placed = place_like(params, {"streams": streams_padded, "inputs": inputs})
+    placed = place_like(params, {"streams": np.pad(streams, padding), "inputs": inputs})
     logits = unpad(_hidden_program(model, path)(params, **placed), len(streams))
     return logits[:, : streams.shape[1]]
 
@@ -362,10 +360,7 @@ def _logits_of(model: Any, params: Any, reading: ModelInputs, streams: np.ndarra
 @functools.lru_cache(maxsize=16)
 def _hidden_program(model: Any, path: str) -> Callable[..., jax.Array]:
     def logits(params: Any, streams: jax.Array, inputs: Sequence[jax.Array]) -> jax.Array:
-        def replace(point: HookPoint, x: jax.Array) -> jax.Array:
-            return streams
-
-        with intercept_activations(replace, lambda point: point == path):
+        with intercept_activations(lambda point, x: streams, lambda point: point == path):
             return apply_model(model, params, *inputs).astype(jnp.float32)
 
     return jax.jit(logits, compiler_options=platform.compiler_options())

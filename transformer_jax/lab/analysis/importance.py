@@ -18,15 +18,14 @@ from jaxtyping import Array, Float
 from transformer_jax.data.batches.packing import padded_batch
 from transformer_jax.data.sources import open_split
 from transformer_jax.errors import UserError
-from transformer_jax.models.patches import find_hook_points
 from transformer_jax.nn.hooks import HookPoint, intercept_activations
 from transformer_jax.parallel import hosts
 from transformer_jax.parallel.sharding import place_like, round_up_rows
 from transformer_jax.runs.build import batch_rows
-from transformer_jax.runs.settings import Settings
+from transformer_jax.runs.run import Run
 from transformer_jax.runtime import platform
 from transformer_jax.summary import Summarized
-from transformer_jax.tasks.interface import Frozen, Params, Task
+from transformer_jax.tasks.interface import Params, Task
 
 Batch = Mapping[str, Any]
 Loss = Callable[[Any, Batch], tuple[Array, Array]]
@@ -121,14 +120,11 @@ def _summed(program: Callable[..., Any], params: Any, batches: Iterable[Batch]) 
 MEASURES = {"gradient": by_gradient, "switching_off": by_switching_off}
 
 
-def head_importance(
-    settings: Settings, task: Task, params: Params, frozen: Frozen, split: str, by: str
-) -> Importance:
+def head_importance(run: Run, split: str, by: str) -> Importance:
     """Importance of each head for the loss of a split, [H] in nats a token by path of the heads.
 
     Args:
-      frozen: parameters of other runs that its loss reads.
-      split: of its data; examples longer than a row are left out.
+      split: of the run's data; examples longer than a row are left out.
       by: "gradient", or "switching_off", which takes a pass over the split for each head.
 
     Raises:
@@ -136,18 +132,19 @@ def head_importance(
     """
     if by not in MEASURES:
         raise UserError(f"head_importance: by is {by!r}; choose from {', '.join(MEASURES)}")
-    places = find_hook_points(task.init).items()
-    heads = {path: axes["head"] or 0 for path, axes in places if path.endswith(".heads")}
+    points = run.hook_points.items()
+    heads = {path: axes["head"] or 0 for path, axes in points if path.endswith(".heads")}
     if not heads:
         raise UserError("head_importance: this run's model has no heads")
 
     def loss(params: Params, batch: Batch) -> tuple[jax.Array, jax.Array]:
-        total, weight, _ = task.loss(params, batch, None, frozen)
+        total, weight, _ = run.task.loss(params, batch, None, run.frozen)
         return total, weight
 
-    rows = round_up_rows(batch_rows(settings, task), params)
-    batches = list(_examples_apart(task, open_split(settings.data, split), rows))
-    return MEASURES[by](loss, params, batches, heads)
+    rows = round_up_rows(batch_rows(run.settings, run.task), run.params)
+    examples = open_split(run.settings.data, split)
+    batches = list(_examples_apart(run.task, examples, rows))
+    return MEASURES[by](loss, run.params, batches, heads)
 
 
 def _examples_apart(task: Task, examples: Any, rows: int) -> Iterator[dict[str, np.ndarray]]:

@@ -73,11 +73,11 @@ def page(title: str, body: str, styles: Sequence[str], scripts: Sequence[str], d
     )
 
 
-def frame(document: str, height: int = 720) -> str:
-    """An iframe that embeds a document in another, such as a notebook; `height` in pixels."""
+def frame(document: str) -> str:
+    """An iframe that embeds a document in another, such as a notebook."""
     return (
         f'<iframe sandbox="allow-scripts" srcdoc="{html.escape(document)}" width="100%" '
-        f'height="{height}" style="border: 1px solid #8884; border-radius: 6px"></iframe>'
+        'height="720" style="border: 1px solid #8884; border-radius: 6px"></iframe>'
     )
 
 
@@ -92,26 +92,21 @@ def _hash(text: str) -> str:
     return f"'sha256-{base64.b64encode(digest).decode('ascii')}'"
 
 
-DECIMALS = 4
-"""Decimals of attention weights on a page."""
-_LARGEST = 32767  # of int16
-
 type Packed = dict[str, Any]
 """{"shape", "type": "uint16", "int16" or "float32", "per": stored value of 1, "data"}."""
 
 
 def pack_weights(weights: np.ndarray) -> Packed:
-    """Packs numbers between 0 and 1, rounded to `DECIMALS`."""
-    per = 10**DECIMALS
-    rounded = np.round(np.asarray(weights, np.float64), DECIMALS)
-    return _pack(np.rint(rounded * per).astype("<u2"), per)
+    """Packs numbers between 0 and 1, rounded to four decimals."""
+    rounded = np.round(np.asarray(weights, np.float64), 4)
+    return _pack(np.rint(rounded * 10_000).astype("<u2"), 10_000)
 
 
 def pack_scaled(values: np.ndarray) -> Packed:
     """Packs finite numbers in steps of their largest magnitude / 32767."""
     values = np.asarray(values, np.float64)
     largest = np.abs(values).max(initial=0)
-    per = _LARGEST / largest if largest > 0 else 1.0
+    per = np.iinfo(np.int16).max / largest if largest > 0 else 1.0
     return _pack(np.rint(values * per).astype("<i2"), per)
 
 

@@ -73,8 +73,7 @@ def patch_grid(
         )
     measures_of = _program(model, paths, measure or _log_prob_of(reading), reading)
     program = jax.jit(measures_of, compiler_options=platform.compiler_options())
-    cells = np.stack(np.meshgrid(range(len(paths)), range(length), indexing="ij"), -1)
-    cells = cells.reshape(-1, 2).astype(np.int32)
+    cells = np.array([*np.ndindex(len(paths), length)], np.int32)
     rows = round_up_rows(min(CELLS, len(cells)), params)
     inputs = [np.repeat(x, rows, axis=0) for x in reading.inputs]
     placed = place_like(params, {"inputs": inputs})["inputs"]

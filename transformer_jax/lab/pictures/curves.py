@@ -11,9 +11,7 @@ from matplotlib.lines import Line2D
 
 from transformer_jax.errors import UserError
 from transformer_jax.lab.pictures.style import (
-    COLORS,
     LINES,
-    MARKERS,
     Picture,
     add_legend,
     draw_band,
@@ -77,10 +75,9 @@ def draw_curves(
     scores = [name for name in selected_by if ("valid", name) in recorded]
     if not scores:
         scores = [name for name in _SCORES if ("valid", name) in recorded][:1]
-    candidates = {"loss": ("train", "valid")} | {
-        name: ("valid",) for name in scores if name != "loss"
-    }
-    candidates |= {"learning_rate": ("train",), "tokens_per_s": ("train",)}
+    candidates: dict[str, tuple[str, ...]] = dict.fromkeys(("loss", *scores), ("valid",))
+    candidates |= {"loss": ("train", "valid"), "learning_rate": ("train",)}
+    candidates["tokens_per_s"] = ("train",)
     panels: dict[str, tuple[str, ...]] = {}
     for name, candidate_splits in candidates.items():
         splits = tuple(split for split in candidate_splits if (split, name) in recorded)
@@ -180,13 +177,11 @@ def _legend(runs: Sequence[str], splits: Collection[str]) -> list[Line2D]:
 
 def _style(number: int, split: str, several: bool) -> dict[str, Any]:
     """Style of a curve, which black and white print keeps apart from the others."""
-    style: dict[str, Any] = {"color": COLORS[number % len(COLORS)]}
-    if several:
-        style["ls"] = LINES[number % len(LINES)]
-    elif split == "valid":
+    style = line_style(number)
+    if split == "train":
+        del style["marker"]
+    elif not several:
         style["ls"] = "--"
-    if split == "valid":
-        style["marker"] = MARKERS[number % len(MARKERS)]
     return style
 
 

@@ -26,26 +26,17 @@ from transformer_jax.scoring.errors import (
     worst_errors,
 )
 
-OTHERS = "others"
-"""Label of all labels that have no row of their own in a confusion matrix."""
-_FEW_LETTERS = 3
-"""Letters of labels that fit side by side below a confusion matrix."""
-_FEW_LABELS = 6
-"""Labels of a confusion matrix whose cells have room for the counts too."""
-_SHORT = 25
-"""Letters of texts that leave a table as narrow as a column."""
-
 
 @styled
 def draw_confusion(decided: Sequence[Decision], most: int = 15) -> Picture:
     """Confusion matrix: each row is the shares of predicted labels, in percent.
 
-    At most `most` labels are drawn; the rarest ones are together, as "others". Up to `_FEW_LABELS`
-    leave room for the counts below the shares.
+    At most `most` labels are drawn; the rarest ones are together, as "others". Up to six leave room
+    for the counts below the shares.
     """
     labels, counts = confusion(decided)
     if len(labels) > most:
-        labels = [*labels[: most - 1], OTHERS]
+        labels = [*labels[: most - 1], "others"]
         for axis in (0, 1):
             frequent, rare = np.split(counts, [most - 1], axis)
             counts = np.concatenate([frequent, rare.sum(axis, keepdims=True)], axis)
@@ -54,23 +45,19 @@ def draw_confusion(decided: Sequence[Decision], most: int = 15) -> Picture:
     size = min(FULL, max(COLUMN, 0.9 + 0.3 * len(labels)))
     figure = picture(size, 0.82 * size)
     ax = figure.subplots()
-    is_roomy = len(labels) <= _FEW_LABELS
+    is_roomy = len(labels) <= 6
+    font = 8 if is_roomy else 6
     ax.imshow(percent, cmap="Blues", vmin=0, vmax=100)
     for (row, column), share in np.ndenumerate(percent):
         if counts[row, column]:
             shown = "<1" if share < 0.5 else f"{share:.0f}"
             color = "white" if share > 60 else "black"
             shown = f"{shown}%\n{counts[row, column]:,}" if is_roomy else shown
-            style: dict[str, Any] = {
-                "ha": "center",
-                "va": "center",
-                "fontsize": 8 if is_roomy else 6,
-            }
-            ax.text(column, row, shown, color=color, **style)
+            ax.text(column, row, shown, color=color, ha="center", va="center", fontsize=font)
     names = [drawable(label) for label in labels]
     sizes = [f"{name} ({total:,})" for name, total in zip(names, totals.flat, strict=True)]
-    is_short = max(map(len, names)) <= _FEW_LETTERS
-    ax.set_xticks(range(len(names)), names, rotation=0 if is_short else 90)
+    are_short = max(map(len, names)) <= 3  # these fit side by side
+    ax.set_xticks(range(len(names)), names, rotation=0 if are_short else 90)
     ax.set_yticks(range(len(names)), sizes)
     ax.set(xlabel="predicted (% of the row)", ylabel="expected (number)")
     ax.spines[:].set_visible(False)
@@ -121,7 +108,7 @@ def draw_worst(decided: Sequence[Decision], most: int = 20) -> Picture:
     """Table of the worst errors (`scoring.errors.worst_errors`)."""
     worst = worst_errors(decided)[:most]
     has_probabilities = bool(worst) and worst[0].probability is not None
-    is_narrow = max((len(error.text) for error in worst), default=0) < _SHORT
+    is_narrow = max((len(error.text) for error in worst), default=0) < 25  # letters
     figure = picture(COLUMN if is_narrow else FULL, 0.35 + 0.19 * max(len(worst), 1))
     columns = (0, 0.45, 0.63, 0.81) if is_narrow else (0, 0.66, 0.78, 0.9)
     ax = figure.subplots()

@@ -19,7 +19,6 @@ _LEAST_CELL = 0.1
 _MOST_CELL = 0.2
 _LABELS = 0.6
 _TITLE = 0.25
-_WEIGHT_TICKS = (0, 0.01, 0.05, 0.1, 0.25, 0.5, 1)
 
 _FONT = 8  # points
 # Inches: width of a letter of this font, between neighbours, and from a level to the next.
@@ -61,8 +60,9 @@ def draw_heads(
         ax.set_xticks(range(S), labels, rotation=90)
     figure.supxlabel("key", fontsize=8)
     figure.supylabel("query", fontsize=8)
-    bar = figure.colorbar(image, ax=figure.axes, fraction=0.03, ticks=_WEIGHT_TICKS)
-    bar.set_label("attention weight")
+    ticks = (0, 0.01, 0.05, 0.1, 0.25, 0.5, 1)
+    label = "attention weight"
+    figure.colorbar(image, ax=figure.axes, fraction=0.03, ticks=ticks, label=label)
     return figure
 
 

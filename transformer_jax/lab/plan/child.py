@@ -92,7 +92,7 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
         | {"tokens": program.tokens, "memory": memory}
         | {"cache": program.cache}
         | {"attention": [str(choice) for choice in program.attention]}
-        | report.cost_report(program, accelerator)
+        | report.cost_report(program, accelerator, dtype)
         | advice(memory, program.mesh)
     )
 

@@ -37,18 +37,16 @@ _FREE_OPCODES = {
     "fusion-done",
 }
 _FREE_CALLS = re.compile(r'custom_call_target="(AllocateBuffer|\w*Bitcast|Sharding)"')
+# Of a dot, or of a call of cuBLAS.
+_CONTRACTED = re.compile(r'\blhs_contracting_(?:dims=\{|dimensions":\[)([^\]}]*)')
 _TRANSFERS = ("copy-start", "slice-start")
 _SLICES = ("dynamic-slice", "gather", "slice")
-_OVERFLOWED_CYCLES = 10**12  # larger estimates of the compiler have overflowed
 _RAGGED = "ragged-dot-none"  # prefix of grouped products on TPUs
 _SPLASH = "splash_mha_"  # prefix of its calls
 _SPLASH_QUERY = 2  # index of the queries among its operands
 _MATRIX_UNIT = 128  # width of a TPU's
 
-type Execution = tuple[HloInstruction, int]
-"""An instruction, and how often it runs in a step."""
-
-_DTYPES = {"bf16": "bfloat16", "f16": "float16", "s8": "int8", "u8": "int8", "f32": "float32"}
+_DTYPES = {"bf16": "bfloat16", "f16": "float16", "s8": "int8", "u8": "int8"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,9 +54,7 @@ class KernelCost:
     """A kernel, and how often it runs in a step.
 
     Attributes:
-      name: in the program.
-      op_name: names of the scopes in the source, as in `HloInstruction`.
-      shape: of its results, as "bf16[64,512]".
+      instruction: in the program.
       times: number of runs in a step.
       flops: of the products in one run.
       dtype: of the products' operands, a key of `Accelerator.peaks`.
@@ -69,9 +65,7 @@ class KernelCost:
       is_transfer: True if it only moves bytes while other kernels run.
     """
 
-    name: str
-    op_name: str
-    shape: str
+    instruction: HloInstruction
     times: int
     flops: int
     dtype: str
@@ -82,7 +76,9 @@ class KernelCost:
     is_transfer: bool
 
 
-def executions(entry: Computation, loops: int, times: int = 1) -> Iterator[Execution]:
+def executions(
+    entry: Computation, loops: int, times: int = 1
+) -> Iterator[tuple[HloInstruction, int]]:
     """Yields the instructions that run by themselves, in the entry and in what it calls, and how
     often they run in a step. A loop of unknown length counts as `loops` runs."""
     for instruction in entry.values():
@@ -133,14 +129,11 @@ def kernel_costs(entry: Computation, in_memory: frozenset[int], loops: int = 1) 
         ):
             continue
         flops, dtype = product_flops(instruction)
-        estimate = re.search(r'"estimated_cycles":"(\d+)"', instruction.attributes)
+        # Longer estimates have overflowed.
+        estimate = re.search(r'"estimated_cycles":"(\d{1,12})"', instruction.attributes)
         cycles = int(estimate[1]) if estimate else None
-        if cycles is not None and cycles >= _OVERFLOWED_CYCLES:
-            cycles = None
         kernel = KernelCost(
-            name=instruction.name,
-            op_name=instruction.op_name,
-            shape=", ".join(map(str, instruction.arrays)),
+            instruction=instruction,
             times=times,
             flops=flops,
             dtype=dtype,
@@ -250,21 +243,18 @@ def product_flops(instruction: HloInstruction) -> tuple[int, str]:
 
 def _instruction_flops(instruction: HloInstruction) -> int:
     size = instruction.arrays[0].size if instruction.arrays else 0
-    if instruction.opcode == "dot":
-        contracted = instruction.dims_of("lhs_contracting_dims")
-    elif "$gemm" in instruction.attributes or "$lt$matmul" in instruction.attributes:
-        listed = re.search(r'"lhs_contracting_dimensions":\[([^\]]*)\]', instruction.attributes)
-        contracted = parse_ints(listed[1]) if listed else ()
-    elif instruction.opcode == "convolution":
+    if instruction.opcode == "dot" or re.search(r"\$gemm|\$lt\$matmul", instruction.attributes):
+        contracted = _CONTRACTED.search(instruction.attributes)
+        axes = parse_ints(contracted[1]) if contracted else ()
+        left = instruction.operands[0].arrays[0].dims
+        return 2 * size * math.prod(left[axis] for axis in axes)
+    if instruction.opcode == "convolution":
         return 2 * size * _contracted_by_convolution(instruction)
-    elif instruction.opcode == "custom-call" and instruction.name.startswith(_RAGGED):
-        return _ragged_flops(instruction)
-    elif instruction.opcode == "custom-call":
-        return _attention_flops(instruction)
-    else:
+    if instruction.opcode != "custom-call":
         return 0
-    left = instruction.operands[0].arrays[0].dims
-    return 2 * size * math.prod(left[axis] for axis in contracted)
+    if instruction.name.startswith(_RAGGED):
+        return _ragged_flops(instruction)
+    return _attention_flops(instruction)
 
 
 def _contracted_by_convolution(instruction: HloInstruction) -> int:
@@ -277,12 +267,10 @@ def _contracted_by_convolution(instruction: HloInstruction) -> int:
     if not labels:
         return 0
     count = right[labels[2].index("i")]
-    window = re.search(r"window=\{([^}]*)\}", instruction.attributes)
-    sizes = re.search(r"\bsize=([\dx]+)", window[1]) if window else None
-    if window is None or sizes is None or "_dilate" in window[1]:
-        return count
-    for axis, size in enumerate(parse_ints(sizes[1].replace("x", ","))):
-        count *= min(size, left[labels[1].index(str(axis))])
+    window = re.search(r"window=\{size=([\dx]+)([^}]*)", instruction.attributes)
+    if window and "_dilate" not in window[2]:
+        for axis, size in enumerate(parse_ints(window[1])):
+            count *= min(size, left[labels[1].index(str(axis))])
     return count
 
 
@@ -302,29 +290,26 @@ def _attention_flops(instruction: HloInstruction) -> int:
     cuDNN computes all blocks. Splash skips the blocks that its mask marks with 0, and a head of
     fewer elements than the matrix unit is wide takes as long as one of that width.
     """
+    visited = Fraction(1)  # of all blocks; the program may not say
     if "$fmha" in instruction.attributes:
         is_backward = "Backward" in instruction.attributes
         query, key = (operand.arrays[0].dims for operand in instruction.operands[:2])
         size = math.prod(query)
         length = key[1]
-        visited = Fraction(1)
     elif instruction.name.startswith(_SPLASH):
         is_backward = instruction.name.startswith(_SPLASH + "d")  # dq, dkv
         operands = instruction.operands[_SPLASH_QUERY : _SPLASH_QUERY + 2]
         query, key = (operand.arrays[0].dims for operand in operands)
         size = math.prod(query[:-1]) * max(query[-1], _MATRIX_UNIT)
         length = key[-2]
-        visited = _visited_blocks(instruction.operands[1])
+        mask = instruction.operands[1]
+        blocks = parse_ints(mask.arguments) if mask.opcode == "constant" else ()
+        if blocks:
+            visited = Fraction(sum(block > 0 for block in blocks), len(blocks))
     else:
         return 0
     products = 5 if is_backward else 2
     return int(visited * products * 2 * size * length)
-
-
-def _visited_blocks(mask: HloInstruction) -> Fraction:
-    """Fraction of the blocks of a splash mask that are computed; 1 if the program does not say."""
-    blocks = parse_ints(mask.arguments) if mask.opcode == "constant" else ()
-    return Fraction(sum(block > 0 for block in blocks), len(blocks)) if blocks else Fraction(1)
 
 
 def _dtype(instruction: HloInstruction) -> str:

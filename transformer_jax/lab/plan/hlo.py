@@ -6,7 +6,6 @@ import math
 import re
 from collections.abc import Mapping
 
-_BITS = {"pred": 8, "c64": 64, "c128": 128, "bf16": 16}
 _ARRAY = re.compile(r"\b(pred|bf16|[fsuc]\d+(?:e\d\w*)?)\[([\d,]*)\](\{[^}]*\})?")
 _COMPUTATION = re.compile(r"^(ENTRY )?%?([\w.\-]+) \(.*\) -> .* \{$")
 _INSTRUCTION = re.compile(r"^\s+(ROOT )?%?([\w.\-]+) = ")
@@ -36,7 +35,7 @@ class HloArray:
     def nbytes(self) -> int:
         """Bytes without padding."""
         digits = re.match(r"\D*(\d+)", self.dtype)
-        bits = _BITS.get(self.dtype) or (int(digits[1]) if digits else 8)
+        bits = int(digits[1]) if digits else 8  # "pred"
         return self.size * bits // 8
 
     def __str__(self) -> str:
@@ -88,11 +87,6 @@ class HloInstruction:
         """Bytes of the results."""
         return sum(array.nbytes for array in self.arrays)
 
-    def dims_of(self, key: str) -> tuple[int, ...]:
-        """Numbers in an attribute such as `lhs_contracting_dims={1,2}`."""
-        match = re.search(rf"\b{key}=\{{([\d,]*)\}}", self.attributes)
-        return parse_ints(match[1]) if match else ()
-
 
 type Computation = dict[str, HloInstruction]
 """Instructions by name, in order of execution."""
@@ -105,44 +99,38 @@ def parse_module(text: str) -> Computation:
       ValueError: the text has no entry computation.
     """
     computations: dict[str, Computation] = {}
-    entry = None
-    current: Computation | None = None
+    entry: Computation = {}
+    current: Computation = {}
     for line in _CONTINUED.sub(" ", text).splitlines():
         instruction_head = _INSTRUCTION.match(line)
         computation_head = _COMPUTATION.match(line)
-        if current is not None and instruction_head:
-            instruction = _instruction(instruction_head, line, current, computations)
-            if instruction:
-                current[instruction.name] = instruction
-        elif computation_head:
+        if computation_head:
             is_entry, name = computation_head.groups()
             current = {}
             computations[name] = current
             if is_entry:
                 entry = current
-        elif line.startswith("}"):
-            current = None
-    if entry is None:
+        elif instruction_head:
+            instruction = _instruction(instruction_head, line, current, computations)
+            if instruction:
+                current[instruction.name] = instruction
+    if not entry:
         raise ValueError("the text is no HLO module: no computation is its ENTRY")
     return entry
 
 
 def parse_shape(shape: str) -> tuple[HloArray, ...]:
     """Parses a shape such as "f32[2,3]{1,0}" or "(f32[2], s32[])"."""
-    return tuple(
-        HloArray(dtype, parse_ints(dims), _space(layout or ""))
-        for dtype, dims, layout in _ARRAY.findall(shape)
-    )
+    arrays = []
+    for dtype, dims, layout in _ARRAY.findall(shape):
+        space = re.search(r"S\((\d+)\)", layout)
+        arrays.append(HloArray(dtype, parse_ints(dims), int(space[1]) if space else 0))
+    return tuple(arrays)
 
 
 def parse_ints(text: str) -> tuple[int, ...]:
     """Whole numbers in a text."""
     return tuple(map(int, re.findall(r"\d+", text)))
-
-
-def _space(layout: str) -> int:
-    space = re.search(r"S\((\d+)\)", layout)
-    return int(space[1]) if space else 0
 
 
 def _instruction(

@@ -24,8 +24,6 @@ from transformer_jax.tokenization import load_tokenizers
 _SECONDS = 1.0
 _CHARACTERS = 1 << 21
 """Characters of text to pack. A tokenizer is trained on them in a second or two."""
-_LIBRARIES = ("tfds", "hf_dataset")
-"""Sets that libraries may download."""
 
 
 def packing_speed(settings: Settings) -> dict[str, Any]:
@@ -45,7 +43,7 @@ def packing_speed(settings: Settings) -> dict[str, Any]:
 
 
 def _measure(settings: Settings, folder: Path) -> int:
-    if any(name in _LIBRARIES for name in settings.data.name.split(",")):
+    if {"tfds", "hf_dataset"} & {*settings.data.name.split(",")}:
         raise UserError(f"data.name {settings.data.name} may have to be downloaded")
     settings = override(settings, {"data.cache_dir": None, "data.num_workers": 0})
     examples = open_split(settings.data, "train")

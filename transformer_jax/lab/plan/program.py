@@ -16,7 +16,6 @@ from transformer_jax.models.classifier import body_config
 from transformer_jax.nn.fused_attention import KernelChoice, record_kernel_choices
 from transformer_jax.nn.int8 import convert_weights
 from transformer_jax.nn.layers import count_active, count_parameters
-from transformer_jax.nn.ops import product_dtype
 from transformer_jax.parallel import sharding
 from transformer_jax.parallel.engines import Engine, TrainStep
 from transformer_jax.parallel.sharding import (
@@ -28,6 +27,7 @@ from transformer_jax.parallel.sharding import (
     slice_of,
 )
 from transformer_jax.runs import build
+from transformer_jax.runs.config import errors_of
 from transformer_jax.runs.frozen import planned_teacher
 from transformer_jax.runs.settings import Settings
 from transformer_jax.runtime import platform
@@ -36,8 +36,6 @@ from transformer_jax.tasks.language_modeling import LanguageModeling
 from transformer_jax.tasks.losses import batch_shapes
 from transformer_jax.tasks.translation import Translation
 from transformer_jax.training.profiling import step_products
-
-_OUT_OF_MEMORY = "RESOURCE_EXHAUSTED"
 
 
 class DoesNotFitError(Exception):
@@ -62,7 +60,6 @@ class Program:
       compiled: one executable, or several that run one after another.
       engine: "pmap" or "jit".
       mesh: of the devices.
-      dtype: of the products.
       parameters: number of the model's parameters.
       active_parameters: number of those that a token uses.
       held: bytes on each device of "parameters", "optimizer" and "batch", as far as there are any.
@@ -77,7 +74,6 @@ class Program:
     compiled: tuple[jax.stages.Compiled, ...]
     engine: str
     mesh: Mesh
-    dtype: str
     parameters: int
     active_parameters: int
     held: dict[str, int]
@@ -169,7 +165,6 @@ def compile_training_step(settings: Settings, devices: Sequence[jax.Device]) -> 
             compiled=(compiled,),
             engine="jit" if engine.axis_name is None else "pmap",
             mesh=engine.mesh,
-            dtype=product_dtype(settings.model.dtype).name,
             parameters=count_parameters(state.params),
             active_parameters=count_active(body_config(task.model), state.params),
             held=held,
@@ -189,10 +184,11 @@ def compile_search(settings: Settings, devices: Sequence[jax.Device]) -> Program
     """
     with platform.compiling_for(devices[0]):
         task = build.build_untokenized_task(settings)
-        mesh = _as_user_error(lambda: make_mesh(settings.parallel, devices))
         plain = jax.eval_shape(task.init, jax.random.key(0))
         params = jax.eval_shape(functools.partial(convert_weights, settings.decode.weights), plain)
-        params = _as_user_error(lambda: sharding.add_shardings(params, mesh))
+        with errors_of("parallel"):
+            mesh = make_mesh(settings.parallel, devices)
+            params = sharding.add_shardings(params, mesh)
         lowered, rows, length = lower_search(settings, task, params, mesh)
         if not lowered:
             raise UserError(f"plan --decode: task {settings.task.name} searches for no outputs")
@@ -201,7 +197,6 @@ def compile_search(settings: Settings, devices: Sequence[jax.Device]) -> Program
             compiled=tuple(_compile(part.compile, mesh, held) for part in lowered),
             engine="jit",
             mesh=mesh,
-            dtype=product_dtype(settings.model.dtype).name,
             parameters=count_parameters(plain),  # without the scales of converted weights
             active_parameters=count_active(body_config(task.model), plain),
             held=held,
@@ -313,17 +308,10 @@ def _compile(
     try:
         return compile_program()
     except jax.errors.JaxRuntimeError as error:
-        if _OUT_OF_MEMORY in str(error):
+        if "RESOURCE_EXHAUSTED" in str(error):
             raise DoesNotFitError(str(error), mesh, held) from error
         axes = ", ".join(f"{axis} {size}" for axis, size in mesh.shape.items())
         raise UserError(
             f"plan: the compiler fails on this step with {axes}: {reason_of(error)}; "
             "another mesh, or model.scan_layers, may do"
         ) from error
-
-
-def _as_user_error(make: Callable[[], Any]) -> Any:
-    try:
-        return make()
-    except ValueError as error:
-        raise UserError(f"config.parallel: {error}") from error

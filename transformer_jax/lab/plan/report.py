@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Report of a plan: memory, times, FLOPs and bytes of a compiled program; and its text form."""
 
+import contextlib
 import itertools
 import re
 from collections.abc import Hashable, Mapping, Sequence
@@ -15,7 +16,6 @@ from transformer_jax.runtime.accelerators import Accelerator
 LAUNCH_SECONDS = 3e-6
 """Approximate time to launch a kernel on a GPU; not in the bound, since launches may overlap."""
 
-_KERNEL_COLUMNS = ["ms", "limit", "times", "FLOPs", "bytes", "shape", "place"]
 _UNITS = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 
 TABLE_ROWS = {
@@ -47,16 +47,14 @@ TABLE_ROWS = {
     "  launches, 3 us each, not counted": lambda r: f"{r['launches_ms']:.2f}",
     "MFU at most": lambda r: "" if r["mfu"] is None else f"{r['mfu']:.1%}",
     "tokens/s at most": lambda r: f"{r['tokens_per_s']:,}",
-    "tokens/s packed here, one process": lambda r: _packing(r.get("packing", {})),
+    "tokens/s packed here, one process": lambda r: (
+        f"{r['packing']['tokens_per_s']:,}"
+        if "tokens_per_s" in r["packing"]
+        else f"not measured: {r['packing']['reason']}"
+    ),
     "compilation, s": lambda r: f"{r['compile_s']:.0f}",
 }
 """Rows of the table: title -> function from a report to the cell."""
-
-
-def _packing(packing: Mapping[str, Any]) -> str:
-    if "tokens_per_s" in packing:
-        return f"{packing['tokens_per_s']:,}"
-    return f"not measured: {packing['reason']}" if packing else ""
 
 
 def time_kernel(kernel: KernelCost, accelerator: Accelerator) -> tuple[float, str]:
@@ -79,8 +77,9 @@ def time_kernel(kernel: KernelCost, accelerator: Accelerator) -> tuple[float, st
     return kernel.times * limits[limit], limit
 
 
-def cost_report(program: Program, accelerator: Accelerator) -> dict[str, Any]:
-    """FLOPs, bytes and times of a program compiled for devices of this kind, and of its kernels."""
+def cost_report(program: Program, accelerator: Accelerator, dtype: str) -> dict[str, Any]:
+    """FLOPs, bytes and times of a program compiled for devices of this kind, and of its kernels;
+    `dtype` is that of the model's products."""
     # The other memory spaces of a TPU are on its chip; a GPU's are numbered by the compiler.
     spaces = frozenset([0]) if accelerator.platform == "tpu" else frozenset(range(16))
     kernels: list[KernelCost] = []
@@ -116,7 +115,7 @@ def cost_report(program: Program, accelerator: Accelerator) -> dict[str, Any]:
     if accelerator.platform == "gpu":
         report["launches_ms"] = _ms(report["kernels"] * LAUNCH_SECONDS)
     if program.flops:
-        peak_seconds = program.flops / program.mesh.size / accelerator.peak(program.dtype)
+        peak_seconds = program.flops / program.mesh.size / accelerator.peak(dtype)
         report["mfu"] = round(peak_seconds / seconds, 4)
         report["at_peak_ms"] = _ms(peak_seconds)
     return report
@@ -133,8 +132,10 @@ def kernel_groups(
     rows = []
     for kernel in kernels:
         seconds, limit = time_kernel(kernel, accelerator)
-        place = re.sub(r"layer_\d+", "layer_N", kernel.op_name) or "made by the compiler"
-        row = {"place": place, "shape": kernel.shape, "limit": limit, "times": kernel.times}
+        scopes = kernel.instruction.op_name
+        place = re.sub(r"layer_\d+", "layer_N", scopes) or "made by the compiler"
+        shape = ", ".join(map(str, kernel.instruction.arrays))
+        row = {"place": place, "shape": shape, "limit": limit, "times": kernel.times}
         row |= {"flops": kernel.times * kernel.flops, "bytes": kernel.times * kernel.nbytes}
         rows.append(row | {"ms": 1e3 * seconds})
     return _sums(rows, ["place", "shape", "limit"])
@@ -204,13 +205,25 @@ def _in_gib(sizes: Mapping[str, float], accelerator: Accelerator, usable: float)
 
 def plan_as_text(report: Mapping[str, Any], num_kernels: int = 0) -> str:
     """A plan as tables: its figures, the exchanges, and the first groups of kernels."""
-    lines = [["", report["device"]]]
-    rows = [[title, _cell(cell, report)] for title, cell in TABLE_ROWS.items()]
-    lines += [row for row in rows if row[1]]
-    text = _aligned(lines) + _exchanges(report)
-    groups = report.get("kernel_groups", [])[:num_kernels]
-    if groups:
-        text += "\nKernels\n" + _aligned([_KERNEL_COLUMNS, *map(_kernel_cells, groups)])
+    figures = [["", report["device"]]]
+    for title, cell in TABLE_ROWS.items():
+        with contextlib.suppress(KeyError):  # a program that does not fit has few numbers
+            figures.append([title, cell(report)])
+    text = _aligned([line for line in figures if line[1]])
+
+    exchanges = [["exchange", "axes", "times", "bytes sent", "ms"]]
+    for row in report.get("interconnect", []):
+        size = with_unit(row["bytes_per_device"])
+        exchanges.append([row["kind"], row["axes"], str(row["times"]), size, f"{row['ms']:.4f}"])
+    if len(exchanges) > 1:
+        text += "\nExchanges between devices\n" + _aligned(exchanges)
+
+    kernels = [["ms", "limit", "times", "FLOPs", "bytes", "shape", "place"]]
+    for row in report.get("kernel_groups", [])[:num_kernels]:
+        sizes = [with_unit(row["flops"]), with_unit(row["bytes"]), row["shape"]]
+        kernels.append([f"{row['ms']:.3f}", row["limit"], str(row["times"]), *sizes, row["place"]])
+    if len(kernels) > 1:
+        text += "\nKernels\n" + _aligned(kernels)
     for warning in report["warnings"]:
         text += f"\nwarning: {warning}\n"
     return text + f"\n{report['note']}\n"
@@ -228,30 +241,6 @@ def ranking_as_text(reports: Sequence[Mapping[str, Any]]) -> str:
         chosen = [str(settings[name]) for name in lines[0][:5]]
         lines.append([*chosen, _gib(report, "peak_gib"), *times])
     return _aligned(lines)
-
-
-def _exchanges(report: Mapping[str, Any]) -> str:
-    """Table of the exchanges between devices; empty if there are none."""
-    rows = []
-    for row in report.get("interconnect", []):
-        cells = [row["kind"], row["axes"], str(row["times"]), with_unit(row["bytes_per_device"])]
-        rows.append([*cells, f"{row['ms']:.4f}"])
-    if not rows:
-        return ""
-    head = ["exchange", "axes", "times", "bytes sent", "ms"]
-    return "\nExchanges between devices\n" + _aligned([head, *rows])
-
-
-def _kernel_cells(row: Mapping[str, Any]) -> list[str]:
-    sizes = [with_unit(row["flops"]), with_unit(row["bytes"])]
-    return [f"{row['ms']:.3f}", row["limit"], str(row["times"]), *sizes, row["shape"], row["place"]]
-
-
-def _cell(cell: Any, report: Mapping[str, Any]) -> str:
-    try:
-        return cell(report)
-    except KeyError:
-        return ""  # a program that does not fit has few numbers
 
 
 def _gib(report: Mapping[str, Any], name: str) -> str:

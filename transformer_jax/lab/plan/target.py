@@ -19,10 +19,7 @@ GIB = 2**30
 MAX_GPUS_PER_HOST = 8
 MAX_DEVICES = 16_384
 
-_JAX_SHARE = 0.75  # default of XLA_PYTHON_CLIENT_MEM_FRACTION
-_LIBTPU_SHARE = 0.98  # 15.75 of a v5e's 16 GiB
-
-_MAX_CHIPS = {"v4": 4096, "v5e": 256, "v5p": 8960, "v6e": 256, "v7x": 9216}
+_MAX_CHIPS = {"v4": 4096, "v5p": 8960, "v7x": 9216}
 _SLICES_2D = ("1x1", "2x2", "2x4", "4x4", "4x8", "8x8", "8x16", "16x16")
 _SMALL_SLICES_3D = ("2x2x1", "2x2x2", "2x2x4", "2x4x4")
 _TPUS_2D = ("v5e", "v6e")
@@ -221,5 +218,5 @@ device_description_str: "{gpu.kinds[0]}"
 
 def usable_bytes(accelerator: Accelerator) -> float:
     """Bytes that a program may use: JAX's default share of a GPU's memory, libtpu's of a TPU's."""
-    share = _JAX_SHARE if accelerator.platform == "gpu" else _LIBTPU_SHARE
-    return accelerator.memory * share
+    # Default of XLA_PYTHON_CLIENT_MEM_FRACTION; 15.75 of a v5e's 16 GiB.
+    return accelerator.memory * (0.75 if accelerator.platform == "gpu" else 0.98)

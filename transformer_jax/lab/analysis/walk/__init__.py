@@ -73,7 +73,8 @@ def _steps(trace: Trace) -> Iterator[WalkStep]:
             layers += 1
         if trace.config.norm_placement != "post":
             stream = trace.values[f"{stack}.layer_{layers - 1}"]
-            yield norm_step(trace.part(stack, "output"), "final_norm", stream, stack)
+            output = trace.part(stack, "output")
+            yield norm_step(output, "final_norm", stream, trace.values[stack])
     yield from prediction_steps(trace)
     yield from decoding_steps(trace)
 
@@ -113,12 +114,11 @@ def _step(step: WalkStep, tokens: int, others: int) -> dict[str, Any]:
         "formula": parse_formula(step.formula),
         "spoken": step.formula,
         "section": step.section,
-        "file": step.where.file,
-        "function": step.where.function,
+        "file": step.file,
+        "function": step.function,
         "explanation": step.explanation,
         "shape": step.shape,
         "example": list(step.example),
-        "places": list(step.places),
         "axes": [
             {
                 "name": axis.name,

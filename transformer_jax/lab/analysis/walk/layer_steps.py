@@ -7,13 +7,13 @@ H heads, G heads of keys and values, T queries, S keys, K key size of a head.
 
 import dataclasses
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Iterator
 from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Bool, Float
+from jaxtyping import Float
+from scipy.special import softmax
 
 from transformer_jax.lab.analysis.walk.kinds import NORMS, POSITIONS, RESIDUALS, inner_layer
 from transformer_jax.lab.analysis.walk.step import (
@@ -50,13 +50,9 @@ class AttentionPart(Part):
     source: str
     config: TransformerConfig
 
-    def place(self, name: str) -> str:
-        """Path of an activation of this attention."""
-        return f"{self.path}.{name}"
-
     def value(self, name: str) -> np.ndarray:
         """Activation of this attention, such as "weights"."""
-        return self.trace.values[self.place(name)]
+        return self.trace.values[f"{self.path}.{name}"]
 
     @property
     def is_cross(self) -> bool:
@@ -68,14 +64,7 @@ class AttentionPart(Part):
         """Index of the key that explanations use: that of the largest weight in head 0."""
         return int(self.value("weights")[0, self.index].argmax())
 
-    def logits_step(
-        self,
-        kind: str,
-        values: Float[np.ndarray, "H T S"],
-        places: Sequence[str] = (),
-        instead: Mapping[str, Any] = MappingProxyType({}),
-        **words: Any,
-    ) -> WalkStep:
+    def logits_step(self, kind: str, values: Float[np.ndarray, "H T S"], **words: Any) -> WalkStep:
         """A step of logits or weights; words "query", "key" (tokens) and "result" are added."""
         queries = self.trace.tokens(self.stack, "query")
         keys = self.trace.tokens(self.source, "key")
@@ -83,34 +72,7 @@ class AttentionPart(Part):
         words |= {"query": self.token, "key": self.trace.token(self.source, self.key)}
         words["result"] = values[example]
         axes = ("head", queries, keys)
-        return step(kind, self.group, values, axes, places, example, instead, **words)
-
-    def visible(self) -> Bool[np.ndarray, "T S"]:
-        """True where a query attends to a key."""
-        tokens = self.trace.reading.tokens
-        window = self.config.attention_window
-        # Below 0: the key is earlier.
-        distance = np.arange(len(tokens[self.source])) - np.arange(len(tokens[self.stack]))[:, None]
-        visible = np.ones(distance.shape, bool)
-        if not self.is_cross and self.stack == "decoder":
-            visible &= distance <= 0
-        if not self.is_cross and window is not None:
-            visible &= np.abs(distance) < window
-        return visible
-
-
-def head_products(
-    queries: Float[np.ndarray, "H T K"], keys: Float[np.ndarray, "G S K"]
-) -> Float[np.ndarray, "H T S"]:
-    """Q K^T of each head in float64; neighboring heads may share keys."""
-    keys = np.repeat(keys, len(queries) // len(keys), axis=0)
-    return np.einsum("htk,hsk->hts", queries, keys, dtype=np.float64)
-
-
-def softmax(logits: np.ndarray) -> np.ndarray:
-    """Softmax over the last axis, in NumPy."""
-    exponentials = np.exp(logits - logits.max(-1, keepdims=True))
-    return exponentials / exponentials.sum(-1, keepdims=True)
+        return step(kind, self.group, values, axes, example, **words)
 
 
 def attention_steps(at: AttentionPart) -> Iterator[WalkStep]:
@@ -119,26 +81,26 @@ def attention_steps(at: AttentionPart) -> Iterator[WalkStep]:
     shown = (0, at.index, at.key)
     for kind in ("queries", "keys", "values"):
         yield _projection_step(at, kind)
-    products = head_products(at.value("queries"), at.value("keys"))
-    places = (at.place("queries"), at.place("keys"))
-    yield at.logits_step("products", products, places, d_k=c.d_k)
+    queries = at.value("queries")
+    keys = at.value("keys")
+    keys = np.repeat(keys, len(queries) // len(keys), axis=0)  # neighboring heads may share keys
+    products = np.einsum("htk,hsk->hts", queries, keys, dtype=np.float64)
+    yield at.logits_step("products", products, d_k=c.d_k)
     logits = products / math.sqrt(c.d_k)
-    yield at.logits_step("scale", logits, places, d_k=c.d_k, product=products[shown])
-    place = at.place("logit_bias")
-    if place in at.trace.values:
+    yield at.logits_step("scale", logits, d_k=c.d_k, product=products[shown])
+    if f"{at.path}.logit_bias" in at.trace.values:
         bias = at.value("logit_bias")
         logits = logits + bias
         encoding = encoding_class(c)
         code = encoding.bias if encoding.has("bias") else encoding.logit_bias
-        words = {"at_query": at.index, "at_key": at.key, "bias": bias[shown]}
-        yield at.logits_step("bias", logits, (place,), {"code": code}, **words)
+        words = {"at_query": at.index, "at_key": at.key, "bias": bias[shown], "code": code}
+        yield at.logits_step("bias", logits, **words)
     if c.logit_cap is not None:
         logits = c.logit_cap * np.tanh(logits / c.logit_cap)
         yield at.logits_step("cap", logits, cap=c.logit_cap)
-    visible = at.visible()
-    logits = np.where(visible, logits, -np.inf)
-    yield _mask_step(at, logits, visible)
-    yield from _sum_steps(at, logits)
+    mask = _mask_step(at, logits)
+    yield mask
+    yield from _sum_steps(at, mask.values)
 
 
 def _projection_step(at: AttentionPart, kind: str) -> WalkStep:
@@ -157,9 +119,10 @@ def _projection_step(at: AttentionPart, kind: str) -> WalkStep:
         "heads": f"{len(x)} head{'s' * (len(x) > 1)}",
         "result": x[0, index],
         "changes": _changes(at, kind),
+        "code": code,
     }
     axes = ("head", at.trace.tokens(stack), "feature")
-    return step(kind, at.group, x, axes, (at.place(kind),), (0, index), {"code": code}, **words)
+    return step(kind, at.group, x, axes, (0, index), **words)
 
 
 def _changes(at: AttentionPart, kind: str) -> str:
@@ -178,32 +141,35 @@ def _changes(at: AttentionPart, kind: str) -> str:
     return f" They are shown as attention uses them: {', then '.join(changes)}." if changes else ""
 
 
-def _mask_step(at: AttentionPart, logits: np.ndarray, visible: np.ndarray) -> WalkStep:
+def _mask_step(at: AttentionPart, logits: Float[np.ndarray, "H T S"]) -> WalkStep:
+    """Step of the logits, -inf where a query does not attend to a key."""
+    _, num_queries, num_keys = logits.shape
     window = None if at.is_cross else at.config.attention_window
     causal = at.stack == "decoder" and not at.is_cross
-    instead: dict[str, Any]
     if not causal and window is None:
         explanation = (
-            f"Every query attends to all {visible.shape[1]} tokens. The mask removes only padding, "
+            f"Every query attends to all {num_keys} tokens. The mask removes only padding, "
             "which this page does not show."
         )
-        instead = {"explanation": explanation, "code": segment_mask}
-        return at.logits_step("mask", logits, (), instead)
-    order = "up to itself" if causal else "on either side"
-    instead = {"code": look_ahead_mask if causal else window_mask}
+        return at.logits_step("mask", logits, explanation=explanation, code=segment_mask)
+    # Below 0: the key is earlier.
+    distance = np.arange(num_keys) - np.arange(num_queries)[:, None]
+    hidden = causal & (distance > 0)
+    words: dict[str, Any] = {"order": "up to itself" if causal else "on either side"}
     if window is None:
-        instead["formula"] = 'z_(i j) = −∞ "where" j > i'
+        words["formula"] = 'z_(i j) = −∞ "where" j > i'
     else:
-        order += f", less than {window} positions away"
-    hidden = int((~visible).sum())
-    words = {"order": order, "hidden": hidden, "size": visible.size}
-    return at.logits_step("mask", logits, (), instead, **words)
+        hidden |= np.abs(distance) >= window
+        words["order"] += f", less than {window} positions away"
+    words |= {"hidden": int(hidden.sum()), "size": hidden.size}
+    words["code"] = look_ahead_mask if causal else window_mask
+    return at.logits_step("mask", np.where(hidden, -np.inf, logits), **words)
 
 
 def _sum_steps(at: AttentionPart, logits: np.ndarray) -> Iterator[WalkStep]:
     weights = at.value("weights")
     heads = at.value("heads")
-    difference = np.abs(softmax(logits) - weights).max()
+    difference = np.abs(softmax(logits, axis=-1) - weights).max()
     caution = ""
     if difference > 1e-4:  # more than float32 rounds
         caution = (
@@ -212,22 +178,19 @@ def _sum_steps(at: AttentionPart, logits: np.ndarray) -> Iterator[WalkStep]:
         )
     share = percent(weights[0, at.index, at.key])
     words: dict[str, Any] = {"share": share, "difference": caution}
-    yield at.logits_step("softmax", weights, (at.place("weights"),), **words)
+    yield at.logits_step("softmax", weights, **words)
 
-    instead = {}
-    more = ""
-    if not at.is_cross and encoding_class(at.config).has("extra_values"):
-        more = " Relative positions add weighted vectors, one for each distance."
-        instead["formula"] = "head = softmax((Q K^T)/√(d_k) + B) V + R"
-    places = tuple(map(at.place, ("weights", "values", "heads")))
-    axes = ("head", at.trace.tokens(at.stack), "feature")
     example = (0, at.index)
-    words = {"token": at.token, "result": heads[example], "more": more}
-    yield step("heads", at.group, heads, axes, places, example, instead, **words)
+    words = {"token": at.token, "result": heads[example], "more": ""}
+    if not at.is_cross and encoding_class(at.config).has("extra_values"):
+        words["more"] = " Relative positions add weighted vectors, one for each distance."
+        words["formula"] = "head = softmax((Q K^T)/√(d_k) + B) V + R"
+    axes = ("head", at.trace.tokens(at.stack), "feature")
+    yield step("heads", at.group, heads, axes, example, **words)
 
     count, _, size = heads.shape
     words = {"heads": count, "size": size, "total": count * size}
-    yield at.step("output", at.trace.values[at.path], (at.path,), **words)
+    yield at.step("output", at.trace.values[at.path], **words)
 
 
 _TITLES = {
@@ -254,14 +217,14 @@ def _sublayer_steps(part: Part, layer: int, name: str, stream: np.ndarray) -> It
     c = part.trace.config.of_layer(layer)
     path = f"{part.stack}.layer_{layer}.{name}"
     if c.norm_placement != "post" and (c.first_norm or name != "self_attention"):
-        yield norm_step(part, "norm_before", stream, f"{path}.input")
+        yield norm_step(part, "norm_before", stream, values[f"{path}.input"])
     is_feed_forward = name == "feed_forward"
     sublayer: type = feed_forward_class(c) if is_feed_forward else attention_class(c)
     if name != "cross_attention" and sublayer not in (MultiHeadAttention, FeedForward):
         # How it computes is not explained.
         code = getattr(sublayer, "self_attend", None) or sublayer.__call__
-        texts = {"code": code, "title": sublayer.__name__}
-        yield part.step("sublayer", values[path], (path,), texts, name=sublayer.__name__)
+        title = sublayer.__name__
+        yield part.step("sublayer", values[path], title=title, name=title, code=code)
     elif is_feed_forward:
         yield from _feed_forward_steps(part, path)
     else:
@@ -269,28 +232,26 @@ def _sublayer_steps(part: Part, layer: int, name: str, stream: np.ndarray) -> It
         yield from attention_steps(AttentionPart(**vars(part), path=path, source=source, config=c))
 
     y = values[path]
-    after = f"{path}_residual"
-    total = values[after]
+    after = values[f"{path}_residual"]
+    total = after
     addend = "the sublayer's output"
     if c.norm_placement == "sandwich":
         # The norm of the output is no hook point; it is what the residual adds.
         y = total - stream
         addend = "its norm"
-        yield norm_step(part, "norm_after", values[path], after, y)
+        yield norm_step(part, "norm_after", values[path], y)
     elif c.norm_placement == "post":
         total = stream + y  # of which `after` is the norm
     formula, section = RESIDUALS[c.norm_placement]
-    words = {"stream": stream[part.index], "addend": addend, "added": y[part.index]}
-    texts = {"formula": formula, "section": section}
-    yield part.step("residual", total, (path, after), texts, **words)
+    words: dict[str, Any] = {"formula": formula, "section": section}
+    words |= {"stream": stream[part.index], "addend": addend, "added": y[part.index]}
+    yield part.step("residual", total, **words)
     if c.norm_placement == "post":
         yield norm_step(part, "norm_after", total, after)
 
 
-def norm_step(
-    part: Part, kind: str, x: np.ndarray, place: str, y: np.ndarray | None = None
-) -> WalkStep:
-    """Step of a norm of x. Its result is y, by default the activation at `place`."""
+def norm_step(part: Part, kind: str, x: np.ndarray, y: np.ndarray) -> WalkStep:
+    """Step of a norm of x, whose result is y."""
     c = part.trace.config
     at = x[part.index]
     is_centred = c.norm in ("layer", "layer_unbiased")
@@ -300,10 +261,10 @@ def norm_step(
         before = f"have mean {number(at.mean())} and standard deviation {number(deviation)}"
     formula, section = NORMS.get(c.norm, (None, None))
     code = type(make_norm(c)).__call__
-    texts = {"formula": formula, "section": section, "code": code}
-    y = part.trace.values[place] if y is None else y
-    shifted = " and shifted" * (c.norm == "layer")
-    return part.step(kind, y, (place,), texts, before=before, shifted=shifted)
+    words: dict[str, Any] = {"formula": formula, "section": section, "code": code}
+    words["before"] = before
+    words["shifted"] = " and shifted" * (c.norm == "layer")
+    return part.step(kind, y, **words)
 
 
 def _feed_forward_steps(part: Part, path: str) -> Iterator[WalkStep]:
@@ -315,17 +276,17 @@ def _feed_forward_steps(part: Part, path: str) -> Iterator[WalkStep]:
     yield part.step(
         "hidden",
         hidden,
-        (f"{path}.input", f"{path}.hidden"),
-        {"formula": formula, "section": section},
         axis="neuron",
         entry=largest,
+        formula=formula,
+        section=section,
         active=int((neurons > 0).sum()),
         neuron=largest,
         largest=neurons[largest],
     )
-    texts = {"formula": None if c.feed_forward_bias else "FFN(x) = h W_2"}
+    formula = None if c.feed_forward_bias else "FFN(x) = h W_2"
     y = part.trace.values[path]
-    yield part.step("feed_forward", y, (path,), texts, neurons=len(neurons))
+    yield part.step("feed_forward", y, neurons=len(neurons), formula=formula)
 
 
 def embedding_steps(trace: Trace, stack: str) -> Iterator[WalkStep]:
@@ -340,19 +301,18 @@ def embedding_steps(trace: Trace, stack: str) -> Iterator[WalkStep]:
     if f"{place}.input" not in trace.values:
         place = "input.positions"
     embedded = trace.values[f"{place}.input"]
-    places = (f"{place}.input",)
     scale = math.sqrt(c.d_model) if c.scale_embeddings else 1.0
-    yield part.step("embedding", embedded / scale, places, id=ids[part.index])
+    yield part.step("embedding", embedded / scale, id=ids[part.index])
     if c.scale_embeddings:
-        yield part.step("embedding_scale", embedded, places, scale=f"{scale:.4g}")
+        yield part.step("embedding_scale", embedded, scale=f"{scale:.4g}")
 
     encoding = encoding_class(c)
     x = trace.values[place]
     if encoding.has("embed"):
-        texts: dict[str, Any] = {"code": encoding.embed}
-        formula = {"formula": POSITIONS.get(encoding.__name__)}
-        yield part.step("positions", x - embedded, (place,), texts | formula)
-        yield part.step("embedded", x, (place,), texts)
+        code = encoding.embed
+        formula = POSITIONS.get(encoding.__name__)
+        yield part.step("positions", x - embedded, formula=formula, code=code)
+        yield part.step("embedded", x, code=code)
     yield from _type_and_norm_steps(part, x)
 
 
@@ -368,21 +328,20 @@ def _token_steps(part: Part, ids: np.ndarray) -> Iterator[WalkStep]:
     yield step("tokens", part.group, np.arange(count), [tokens], subject=subject, count=count)
     index = part.index
     words = {"token": part.token, "id": ids[index]}
-    yield step("ids", part.group, ids, [tokens], example=(index,), **words)
+    yield step("ids", part.group, ids, [tokens], (index,), **words)
 
 
 def _type_and_norm_steps(part: Part, x: np.ndarray) -> Iterator[WalkStep]:
     """Steps of BERT's token types and of the norm before the first layer, if the model has them."""
     trace = part.trace
     c = trace.config
-    place = f"{part.stack}.input"
     if "token_types" in trace.params.get("input", {}):
         tokens, positions = trace.reading.inputs[:2]
         batch = token_types(jnp.asarray(tokens), jnp.asarray(positions), c.separator_id)
         types = np.minimum(np.asarray(batch)[0, : len(x)], c.num_token_types - 1)
         x = x + np.asarray(trace.params["input"]["token_types"])[types]
-        yield part.step("token_types", x, (place,), type=types[part.index])
+        yield part.step("token_types", x, type=types[part.index])
     if c.embedding_norm:
         has_two_stacks = "input.positions" not in trace.values
-        texts = {"code": EncoderDecoder.encode if has_two_stacks else None}
-        yield part.step("embedding_norm", trace.values[place], (place,), texts)
+        code = EncoderDecoder.encode if has_two_stacks else None
+        yield part.step("embedding_norm", trace.values[f"{part.stack}.input"], code=code)

@@ -7,16 +7,15 @@ H heads, G heads of keys and values, L slots, K key size of a head, S source tok
 
 import dataclasses
 import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from types import MappingProxyType
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import jax
 import numpy as np
+from scipy.special import softmax
 
 from transformer_jax.inference.batches import unpad
 from transformer_jax.lab.analysis.activations import LOGITS, keep_activations
-from transformer_jax.lab.analysis.walk.layer_steps import softmax
 from transformer_jax.lab.analysis.walk.step import (
     Axis,
     Part,
@@ -51,8 +50,8 @@ def prediction_steps(trace: Trace) -> Iterator[WalkStep]:
     if isinstance(trace.model, TokenClassifier):
         for i, row in enumerate(logits):
             place = f"for {trace.token(stack, i)}"
-            code = {"code": TokenClassifier.__call__}
-            yield _table(trace, "classes", (*group, f"token {i}"), row, place, instead=code)
+            code = TokenClassifier.__call__
+            yield _table(trace, "classes", (*group, f"token {i}"), row, place, code=code)
         return
     part = dataclasses.replace(trace.part(stack), group=group)
     if "prediction_head" in trace.params:
@@ -73,7 +72,7 @@ def _table(
     logits: np.ndarray,
     place: str,
     more: str = "",
-    instead: Mapping[str, Any] = MappingProxyType({}),
+    code: Any = None,
 ) -> WalkStep:
     """The most likely outputs with logit and probability [N, 2].
 
@@ -81,7 +80,7 @@ def _table(
       logits: [V].
       place: location of the prediction, a part of a sentence.
       more: further sentences.
-      instead: as of `step`.
+      code: as of `step`.
     """
     probabilities = softmax(logits.astype(np.float64))
     best = np.argsort(-probabilities, kind="stable")[:NUM_SHOWN]
@@ -91,7 +90,7 @@ def _table(
     share = percent(probabilities[best[0]])
     words = {"count": len(logits), "best": quoted(names[0]), "share": share}
     words |= {"place": place, "more": more}
-    return step(kind, group, values, axes, (LOGITS,), (0, 1), instead, **words)
+    return step(kind, group, values, axes, (0, 1), code=code, **words)
 
 
 def _head_step(part: Part) -> WalkStep:
@@ -101,8 +100,7 @@ def _head_step(part: Part) -> WalkStep:
     rows = np.asarray(hosts.to_host(program(trace.params, trace.reading.inputs)))
     # Without padding, which `collect` has removed from the other activations.
     features = rows[0, : len(trace.values[part.stack])]
-    activation = trace.config.activation
-    return part.step("prediction_head", features, (part.stack,), activation=activation)
+    return part.step("prediction_head", features, activation=trace.config.activation)
 
 
 def _logits_step(part: Part) -> WalkStep:
@@ -122,8 +120,7 @@ def _logits_step(part: Part) -> WalkStep:
     return part.step(
         "logits",
         logits,
-        (part.stack, LOGITS),
-        {"formula": f"z = {formula}"},
+        formula=f"z = {formula}",
         axis=Axis("vocabulary entry", tuple(map(trace.name_of, range(logits.shape[1])))),
         entry=best,
         matrix=matrix,
@@ -132,41 +129,37 @@ def _logits_step(part: Part) -> WalkStep:
     )
 
 
-class DecodedToken(NamedTuple):
-    """Result of feeding one token to the decoder.
-
-    Attributes:
-      logits: logits [V] of the next token.
-      weights: attention weights of all layers, "self" [layers, H, L] and "cross" [layers, H, S].
-      keys: keys [G, L, K] after this token, of the first layer with a cache of keys; None if no
-        layer has one.
-      layers: numbers of the layers with a cache of keys.
-    """
-
-    logits: np.ndarray
-    weights: dict[str, np.ndarray]
-    keys: np.ndarray | None
-    layers: Sequence[int]
-
-
 def decoding_steps(trace: Trace) -> Iterator[WalkStep]:
     """Steps for each token that the decoder reads; none if the model does not generate."""
     if not hasattr(trace.model, "decode_step") or trace.reading.last_stack != "decoder":
         return
-    for index, decoded in enumerate(decode(trace)):
+    for index, (logits, state, weights) in enumerate(_decode(trace)):
         token = quoted(trace.reading.pieces["decoder"][index])
         group = ("decoding", f"token {index}, {token}")
-        if decoded.keys is not None:
-            yield _cache_step(trace, group, index, decoded.keys, decoded.layers)
-        for kind, name in (("past", "self"), ("source", "cross")):
-            if name in decoded.weights:
-                yield _weights_step(trace, group, kind, index, decoded.weights[name])
-        more = _continuation(trace, index, decoded.logits)
-        yield _table(trace, "next", group, decoded.logits, f"after {token}", more)
+        layers = range(len(state))
+        classes = [attention_class(trace.config.of_layer(i)) for i in layers]
+        with_keys = [i for i in layers if classes[i] is MultiHeadAttention]
+        if with_keys:
+            cached = unpad(state[with_keys[0]], 1).keys[0, :, :, 0]
+            yield _cache_step(trace, group, index, cached.astype(np.float32), with_keys)
+        source = len(trace.reading.tokens.get("encoder", ()))
+        # Of the slots of a cache, those that are filled.
+        for kind, name, keys in (("past", "self", index + 1), ("source", "cross", source)):
+            paths = [f"decoder.layer_{i}.{name}_attention.weights" for i in layers]
+            by_layer = [weights[path][0, :, 0, :keys] for path in paths if path in weights]
+            if by_layer:
+                yield _weights_step(trace, group, kind, index, np.stack(by_layer))
+        more = _continuation(trace, index, logits)
+        yield _table(trace, "next", group, logits, f"after {token}", more)
 
 
-def decode(trace: Trace) -> Iterator[DecodedToken]:
-    """Feeds the decoder's tokens to the model one at a time, with its cache."""
+def _decode(trace: Trace) -> Iterator[tuple[np.ndarray, Sequence[Any], dict[str, np.ndarray]]]:
+    """Feeds the decoder's tokens to the model one at a time, with its cache.
+
+    Yields:
+      For each token the logits [V] of the next one, the state of each layer, and attention weights
+      [1, H, 1, S] by path.
+    """
     tokens = trace.reading.tokens["decoder"]
     inputs = trace.reading.inputs
     rows = round_up_rows(1, trace.params)
@@ -181,12 +174,12 @@ def decode(trace: Trace) -> Iterator[DecodedToken]:
     slots = inputs[-1].shape[1]
     prefill = _program(trace.model, "prefill", slots)
     (logits, memory, state), weights = prefill(trace.params, *on_devices(*prompt))
-    yield _decoded(trace, logits, state, weights, 1)
+    yield unpad(logits, 1)[0].astype(np.float32), state, unpad(weights, 1)
     decode_step = _program(trace.model, "decode_step")
-    for index, token in enumerate(tokens[1:], 1):
+    for token in tokens[1:]:
         new = on_devices(np.array([token], np.int32))
         (logits, state), weights = decode_step(trace.params, *new, memory, state)
-        yield _decoded(trace, logits, state, weights, index + 1)
+        yield unpad(logits, 1)[0].astype(np.float32), state, unpad(weights, 1)
 
 
 @functools.lru_cache(maxsize=16)
@@ -198,28 +191,6 @@ def _program(model: Any, method: str, *options: Any) -> Callable[..., Any]:
             return apply_method(model, params, method, *inputs, *options), weights
 
     return jax.jit(run, compiler_options=platform.compiler_options())
-
-
-def _decoded(
-    trace: Trace, logits: Any, state: Any, weights: dict[str, Any], length: int
-) -> DecodedToken:
-    by_path = {path: value[0, :, 0] for path, value in unpad(weights, 1).items()}
-    widths = {"self": length, "cross": len(trace.reading.tokens.get("encoder", ()))}
-    by_kind = {}
-    for kind, width in widths.items():
-        paths = [f"decoder.layer_{i}.{kind}_attention.weights" for i in range(len(state))]
-        layers = [by_path[path][:, :width] for path in paths if path in by_path]
-        if layers:
-            by_kind[kind] = np.stack(layers)
-    classes = [attention_class(trace.config.of_layer(i)) for i in range(len(state))]
-    with_keys = [i for i, cls in enumerate(classes) if cls is MultiHeadAttention]
-    cache = unpad(state[with_keys[0]], 1) if with_keys else None
-    return DecodedToken(
-        logits=unpad(logits, 1)[0].astype(np.float32),
-        weights=by_kind,
-        keys=None if cache is None else cache.keys[0, :, :, 0].astype(np.float32),
-        layers=with_keys,
-    )
 
 
 def _cache_step(
@@ -234,7 +205,7 @@ def _cache_step(
     words |= {"heads": heads, "slots": slots, "size": size}
     words |= {"layers": len(layers), "layer": layers[0]}
     axes = ("head", Axis("slot", labels), "feature")
-    return step("cache", group, keys, axes, example=(0, index), **words)
+    return step("cache", group, keys, axes, (0, index), **words)
 
 
 def _weights_step(
@@ -246,7 +217,7 @@ def _weights_step(
     words: dict[str, Any] = {"token": trace.token("decoder", index), "length": index + 1}
     words |= {"share": percent(weights[-1, 0, key]), "key": trace.token(stack, key)}
     axes = ("layer", "head", Axis("key", labels))
-    return step(kind, group, weights, axes, example=(len(weights) - 1, 0, key), **words)
+    return step(kind, group, weights, axes, (len(weights) - 1, 0, key), **words)
 
 
 def _continuation(trace: Trace, index: int, logits: np.ndarray) -> str:

@@ -6,8 +6,7 @@ import inspect
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -16,14 +15,6 @@ from transformer_jax.lab.analysis.walk.kinds import KINDS
 from transformer_jax.nn.config import TransformerConfig
 from transformer_jax.summary import Summarized
 from transformer_jax.tokenization import Labels, Tokenizer
-
-
-class Where(NamedTuple):
-    """A function or method of the project: its file, and its name there."""
-
-    file: str
-    function: str
-
 
 _ISOLATES = re.compile("[\N{FIRST STRONG ISOLATE}\N{POP DIRECTIONAL ISOLATE}]")
 _PLURALS = {"query": "queries", "vocabulary entry": "vocabulary entries"}
@@ -52,12 +43,11 @@ class WalkStep(Summarized):
       title: a few words.
       formula: in linear notation (`parse_formula`).
       section: section of "Attention Is All You Need", or a later paper.
-      where: the code that computes it.
+      file, function: the code that computes it.
       explanation: what happens, with numbers of this example.
       values: the result, with the axes `axes`; -inf where a mask removed a logit.
       axes: axes of `values`.
       example: indices along the first axes of the entry that the explanation uses.
-      places: paths of the activations (`nn.hooks`) that the step shows or is computed from.
     """
 
     kind: str
@@ -65,12 +55,12 @@ class WalkStep(Summarized):
     title: str
     formula: str
     section: str
-    where: Where
+    file: str
+    function: str
     explanation: str
     values: np.ndarray
     axes: tuple[Axis, ...]
     example: tuple[int, ...] = ()
-    places: tuple[str, ...] = ()
 
     def summary(self) -> Mapping[str, Any]:
         """The formula, the explanation and the shape of the result."""
@@ -79,7 +69,7 @@ class WalkStep(Summarized):
             "group": ", ".join(self.group),
             "formula": self.formula,
             "section": self.section,
-            "code": f"{self.where.file}: {self.where.function}",
+            "code": f"{self.file}: {self.function}",
             "values": self.shape,
             "explanation": _ISOLATES.sub("", self.explanation),
         }
@@ -245,9 +235,6 @@ class Part:
         self,
         kind: str,
         values: np.ndarray,
-        places: Sequence[str] = (),
-        instead: Mapping[str, Any] = MappingProxyType({}),
-        *,
         axis: Axis | str = "feature",
         entry: int | None = None,
         **words: Any,
@@ -255,7 +242,6 @@ class Part:
         """A step whose result is a vector of each token, [T, N].
 
         Args:
-          instead: as of `step`.
           axis: the second axis.
           entry: index of the entry of the vector that the explanation uses.
           words: as of `step`; "token", "index", "width" and "result" (the vector) are added.
@@ -264,7 +250,7 @@ class Part:
         example = (self.index,) if entry is None else (self.index, entry)
         words |= {"token": self.token, "index": self.index}
         words |= {"width": values.shape[1], "result": values[self.index]}
-        return step(kind, self.group, values, axes, places, example, instead, **words)
+        return step(kind, self.group, values, axes, example, **words)
 
 
 def quoted(text: str) -> str:
@@ -287,30 +273,27 @@ def step(
     group: tuple[str, ...],
     values: np.ndarray,
     axes: Sequence[Axis | str],
-    places: Sequence[str] = (),
     example: Sequence[int] = (),
-    instead: Mapping[str, Any] = MappingProxyType({}),
     **words: Any,
 ) -> WalkStep:
     """A step of a kind.
 
     Args:
-      instead: replaces texts or code of `KINDS`; None: they stay.
       words: what the explanation has in braces. Floats get three digits; of a vector the first
-        entries are written.
+        entries are written. "title", "formula", "section", "code" and "explanation" replace those
+        of `KINDS`, unless they are None.
     """
-    texts = KINDS[kind]._asdict()
-    texts |= {name: value for name, value in instead.items() if value is not None}
+    texts = {name: words.pop(name, None) or text for name, text in KINDS[kind]._asdict().items()}
     written = {name: _written(value) for name, value in words.items()}
     texts["explanation"] = texts["explanation"].format(**written)
     code = inspect.unwrap(texts.pop("code"))  # a method is that of the class that defines it
     return WalkStep(
         kind=kind,
         group=group,
-        where=Where(f"{code.__module__.replace('.', '/')}.py", code.__qualname__),
+        file=f"{code.__module__.replace('.', '/')}.py",
+        function=code.__qualname__,
         values=values,
         axes=tuple(axis if isinstance(axis, Axis) else Axis(axis) for axis in axes),
-        places=tuple(places),
         example=tuple(map(int, example)),
         **texts,
     )
