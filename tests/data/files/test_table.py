@@ -105,7 +105,7 @@ def test_what_is_no_table_is_refused(tmp_path):
             "line 1: the column 'label' is 0.5; a label is": of(
                 '{"text": "a", "label": 0.5}', "own.jsonl"
             ),
-            "line 2: no column 'label'": of(
+            "line 2: no label in the column 'label' (columns: text); set": of(
                 '{"text": "a", "label": 1}\n{"text": "b"}', "own.jsonl"
             ),
             "data: give a table for each split": lambda: stored_tables(pd.DataFrame(REVIEWS)),
