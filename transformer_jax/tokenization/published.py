@@ -6,7 +6,9 @@ special tokens by role, and the number of ids."""
 
 import base64
 import dataclasses
+import fnmatch
 import functools
+import itertools
 import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -330,9 +332,9 @@ def _is_one_of_several(name: str) -> bool:
 
 def _find_format(path: Path, paths: Mapping[str, Path]) -> tuple[str, Files]:
     for name, format in FORMATS.items():
-        required = [format.find(file, paths) for file in format.files]
-        if None not in required:
-            files = [*filter(None, required), *format.optional, *_CONFIG_FILES]
+        required = [fnmatch.filter(paths, file)[:1] for file in format.files]
+        if all(required):
+            files = [*itertools.chain(*required), *format.optional, *_CONFIG_FILES]
             return name, {file: _read(paths[file]) for file in files if file in paths}
     raise UserError(
         f"tokenizer.path {path}: no tokenizer is there; it may be tokenizer.json, a sentencepiece "

@@ -529,10 +529,5 @@ def load_extended(
     """Loads an `ExtendedTokenizer`; `loaders` are those of the tokenizers of text, by suffix."""
     stored = json.loads(content)
     base = loaders[stored["suffix"]](base64.b64decode(stored["content"], validate=True))
-    masks, num_extra = stored["masks"], stored["num_extra"]
-    if not isinstance(masks, bool) or not isinstance(num_extra, int) or num_extra < 0:
-        raise ValueError("masks or num_extra is no number of tokens")
     tags = stored.get("tags", [])  # the first version had none
-    if not (isinstance(tags, list) and all(isinstance(tag, str) and tag for tag in tags)):
-        raise ValueError("tags is no list of pieces")
-    return ExtendedTokenizer(base, masks, num_extra, tags)
+    return ExtendedTokenizer(base, stored["masks"], stored["num_extra"], tags)

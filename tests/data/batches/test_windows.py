@@ -137,21 +137,6 @@ def test_overlapping_windows_reach_the_last_token():
         windows[3]
 
 
-@pytest.mark.parametrize("stride", [0, 5])
-def test_strides_that_would_leave_gaps_are_rejected(stride):
-    with pytest.raises(ValueError, match=f"stride must be from 1 to 4, not {stride}"):
-        Windows(np.arange(10), 4, stride)
-
-
-@pytest.mark.parametrize("size", [0, 1])
-def test_windows_and_pieces_of_empty_text_are_an_error(size):
-    tokens = np.zeros(size, np.int32)
-    with pytest.raises(UserError, match="the text is empty"):
-        Windows(tokens, 4, 4)
-    with pytest.raises(UserError, match="the text is empty"):
-        DocumentPieces(TokenStream(tokens, *[np.zeros(size, np.int64)] * 2), 4)
-
-
 def test_long_documents_are_cut_into_pieces(stream):
     assert [shifted(piece) for piece in DocumentPieces(stream, 3)] == [
         [1, 10, 11, 12],

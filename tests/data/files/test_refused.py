@@ -68,9 +68,9 @@ READ = {
         b"\xef\xbb\xbfone\ntwo\nth\xffree\n": "{path}, line 3: not UTF-8",
     },
     read_tsv: {
-        "a\tb\none\nc\td\n": "{path}, line 2: 1 columns; write source<tab>",
-        "a\tb\na\tb\tc\n": "{path}, line 2: 3 columns; write source<tab>",
-        "a\tb\n\nc\td\n": "{path}, line 2: 1 columns; write source<tab>",
+        "a\tb\none\nc\td\n": "{path}, line 2: 1 columns; expected 2: 'source', 'target'",
+        "a\tb\na\tb\tc\n": "{path}, line 2: 3 columns; expected 2: 'source', 'target'",
+        "a\tb\n\nc\td\n": "{path}, line 2: 1 columns; expected 2: 'source', 'target'",
     },
     read_json_lines: {
         after(PAIR, "[]"): '{path}, line 2: write {"source": text',

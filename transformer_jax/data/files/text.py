@@ -9,7 +9,6 @@ tokenized before training starts. If text is larger than the disk, or remote ("s
 import contextlib
 import dataclasses
 import gzip
-import io
 import itertools
 import logging
 import math
@@ -198,7 +197,7 @@ class TextBlocks(RandomAccess[Example]):
         """
         block = self.blocks[index]
         with _read_errors(block.path), _open(block.path) as file:
-            if _size(file) != block.size:
+            if file.size != block.size:
                 raise UserError(
                     f"{block.path} has changed: it had {block.size} bytes when this run started; "
                     "restore it, or start a new run in another --workdir"
@@ -296,7 +295,7 @@ def _open(path: str) -> Any:
 
 
 def _cut(path: str, file: Any, size: float) -> Iterator[Block]:
-    total = _size(file)
+    total = file.size
     if not total:
         raise UserError(f"{path} is empty: it must contain text")
     if not path.endswith(".parquet"):
@@ -326,12 +325,6 @@ def _read_errors(path: str) -> Iterator[None]:
             yield
         except UnicodeDecodeError as error:
             raise UserError(f"{path} is not UTF-8 ({error.reason}); convert it to UTF-8") from error
-
-
-def _size(file: Any) -> int:
-    size = file.seek(0, io.SEEK_END)
-    file.seek(0)
-    return int(size)
 
 
 def _read_lines(file: Any, block: Block) -> Iterator[bytes]:
