@@ -13,14 +13,8 @@ USER = "user"
 INPUT = "input"
 ASSISTANT = "assistant"
 
-_ROLES = {
-    "system": SYSTEM,
-    "user": USER,
-    "human": USER,
-    "input": INPUT,
-    "assistant": ASSISTANT,
-    "gpt": ASSISTANT,
-}
+_ROLES = {role: role for role in (SYSTEM, USER, INPUT, ASSISTANT)}
+_ROLES |= {"human": USER, "gpt": ASSISTANT}
 """Name of a role in a data set -> role here."""
 
 _NEXT_ROLES = {

@@ -313,7 +313,8 @@ def _mark_word_start_pieces(pieces: Sequence[str | None]) -> list[bool]:
 
 def _read_files(path: Path) -> tuple[str, Files]:
     """Format of a tokenizer, and its files by the names that the format gives them."""
-    if path.is_file() and not _is_one_of_several(path.name):
+    of_several = [format.files for format in FORMATS.values() if len(format.files) > 1]
+    if path.is_file() and path.name not in itertools.chain(*of_several):
         name = "tokenizer.json" if path.suffix == ".json" else path.name
         beside = [path.parent / config_name for config_name in _CONFIG_FILES]
         paths = {file.name: file for file in beside if file.is_file()}
@@ -323,11 +324,6 @@ def _read_files(path: Path) -> tuple[str, Files]:
     if not folder.is_dir():
         raise UserError(f"tokenizer.path {path}: there is no such file or folder")
     return _find_format(path, {file.name: file for file in sorted(folder.iterdir())})
-
-
-def _is_one_of_several(name: str) -> bool:
-    """True if a file belongs to a format of several files."""
-    return any(name in format.files for format in FORMATS.values() if len(format.files) > 1)
 
 
 def _find_format(path: Path, paths: Mapping[str, Path]) -> tuple[str, Files]:
