@@ -254,10 +254,6 @@ def test_translations_in_columns_or_in_one_are_read(datasets, tmp_path):
             open_split(
                 hf_config(tmp_path / name, source_language="fr", target_language="en"), "train"
             )
-    with pytest.raises(
-        UserError, match="needs data.source_language and data.target_language together"
-    ):
-        open_split(hf_config(tmp_path / "pairs", source_language="de"), "train")
 
 
 def test_a_folder_of_data_files_is_read_whole_or_in_blocks(datasets, tmp_path):

@@ -165,16 +165,19 @@ def named_columns(config: DataConfig) -> Mapping[str, str | None]:
 def example_of(columns: Mapping[str, str], row: Any) -> Example:
     """Example of a row, {key: text of its column}; ValueError if the row lacks a column or a label,
     or a text is none."""
+    cells = row if isinstance(row, Mapping) else {}
     example = {}
     for key, column in columns.items():
-        if not isinstance(row, Mapping) or column not in row:
-            names = ", ".join(map(str, row)) if isinstance(row, Mapping) else "none"
+        if column not in cells:
+            names = ", ".join(map(str, cells)) or "none"
             raise ValueError(
                 f"no {key} in the column {column!r} (columns: {names}); set data.{_FIELDS[key]}"
             )
-        value = row[column]
+        value = cells[column]
         if key == "label":
             example[key] = _label(value, column)
+        elif isinstance(value, str):
+            example[key] = value
         else:
             example[key] = text_of(value, f"the column {column!r}")
     return example
