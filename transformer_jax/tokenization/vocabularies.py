@@ -382,12 +382,6 @@ def _suffix_of(name: str) -> str:
     return match[1]
 
 
-def load_digests(directory: Path) -> dict[str, str]:
-    """SHA-256 of the vocabulary of each side, in hexadecimal digits. Raises UserError as
-    `load_tokenizers`."""
-    return {side: _sha256(content) for side, (_, content) in _read_folder(directory).items()}
-
-
 def _read_folder(directory: Path) -> FolderContents:
     """Reads the files of a folder and checks their SHA-256."""
     path = directory / _MANIFEST
