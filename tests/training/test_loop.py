@@ -50,7 +50,15 @@ class Parts:
         self.events, self.records, self.saved = [], [], {}
         self.before_step = lambda step: None
 
-    def loop(self, log_every=100, evaluate_every=100, save_every=100, patience=None, **more):
+    def loop(
+        self,
+        log_every=100,
+        evaluate_every=100,
+        save_every=100,
+        patience=None,
+        watch_every=None,
+        **more,
+    ):
         return Loop(
             train_step=self.train_step,
             to_portable=lambda state: state,
@@ -61,9 +69,9 @@ class Parts:
             learning_rate=lambda updates: updates / 10,
             utilization=lambda seconds: {"mfu": 0.1},
             profiler=Profiler("nowhere", 1, 0),
-            intervals=Intervals(log_every, evaluate_every, save_every),
+            intervals=Intervals(log_every, evaluate_every, save_every, watch_every),
             patience=patience or Patience(),
-            **{"diagnostics": NoDiagnostics(), "timer": GoodputTimer()} | more,
+            **{"diagnostics": None, "timer": GoodputTimer()} | more,
         )
 
     def train_step(self, state, batch):
@@ -117,13 +125,6 @@ class Parts:
 
     def metrics(self, split):
         return {step: metrics for step, of, metrics in self.records if of == split}
-
-
-class NoDiagnostics:
-    """Diagnostics that are never due."""
-
-    def is_due(self, step):
-        return False
 
 
 class Pending:
@@ -429,15 +430,11 @@ class TestSkippedSteps:
 def test_diagnostics_are_computed_before_their_step():
     parts = Parts()
 
-    class EverySecond:
-        def is_due(self, step):
-            return step % 2 == 0
+    def diagnose(state, rows):
+        assert rows == "batch"
+        return {"seen": state.params}
 
-        def __call__(self, state, rows):
-            assert rows == "batch"
-            return {"seen": state.params}
-
-    parts.loop(diagnostics=EverySecond()).run(State(0), 0, 5)
+    parts.loop(diagnostics=diagnose, watch_every=2).run(State(0), 0, 5)
     assert parts.metrics("watch") == {2: {"seen": 1}, 4: {"seen": 3}}
 
 

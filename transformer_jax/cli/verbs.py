@@ -195,13 +195,8 @@ def predict(args: argparse.Namespace) -> None:
     stdin = terminal.binary_stdin()  # a closed stdin is reported before a model is loaded
     options = given_flags(args, (*DECODE_OPTIONS, "num_outputs"))
     run = _load_in_job(args)
-    if args.stream:
-        _stream(run, options, stdin)
-    else:
-        _predict(run, options, stdin, args.prefixes, as_json)
-
-
-def _stream(run: Any, options: dict[str, Any], stdin: BufferedIOBase) -> None:
+    if not args.stream:
+        return _predict(run, options, stdin, args.prefixes, as_json)
     for (line,) in read_batches(stdin, most=1):
         _write_pieces(run.stream(line, **options))
 

@@ -296,15 +296,11 @@ def check_divided_tokens(settings: Settings, task: Task) -> None:
 
 
 def build_diagnostics(settings: Settings, task: Task, engine: Engine) -> Diagnostics:
-    """Diagnostics of training, every `logging.watch_steps` steps.
-
-    They come from one program with all rows, also if the devices run the step on their own rows.
-    """
+    """Diagnostics of training, of one program with all rows, also if the devices run the step on
+    their own rows."""
     if engine.axis_name is not None:
         engine = JitEngine(engine.mesh)
-    _, optimizer = _optimizer(settings)
-    update = functools.partial(compute_update, **_update_options(settings, task, engine, optimizer))
-    return Diagnostics(settings.logging.watch_steps, update, task.loss, engine.mesh)
+    return Diagnostics(build_update(settings, task, engine), task.loss, engine.mesh)
 
 
 def _optimizer(settings: Settings) -> tuple[optax.Schedule, optax.GradientTransformation]:

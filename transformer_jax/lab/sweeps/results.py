@@ -19,9 +19,9 @@ from transformer_jax.lab.sweeps.definition import Sweep
 from transformer_jax.lab.sweeps.shared_folder import SweepFolder, folder_name
 from transformer_jax.lab.sweeps.tables import Row, Rows
 from transformer_jax.runs.config import (
+    PLACE_OF_DATA,
+    VALIDATION_FIELD,
     flatten,
-    is_validation_field,
-    names_data,
     nested,
     read_settings,
 )
@@ -232,7 +232,7 @@ def other_validation(first: Mapping[str, Any], second: Mapping[str, Any]) -> str
     """Name of the first field or digest that shows that two runs were validated on other examples;
     empty if none differs."""
     for name in _differing_names(first, second):
-        if is_validation_field(name) or name == VALIDATION_DATA:
+        if VALIDATION_FIELD.fullmatch(name) or name == VALIDATION_DATA:
             return name
     return ""
 
@@ -246,7 +246,7 @@ def _differing_names(first: Mapping[str, Any], second: Mapping[str, Any]) -> lis
         name
         for name in dict.fromkeys((*first, *second))
         if first.get(name) != second.get(name)
-        and not (names_data(name) if has_digests else name in digests)
+        and not (PLACE_OF_DATA.fullmatch(name) if has_digests else name in digests)
     ]
 
 
