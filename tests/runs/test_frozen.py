@@ -75,12 +75,15 @@ def test_a_checkpoint_holds_the_adapters_alone(base, run):
     assert sum(np.prod(one.shape) for one in moments) == 2 * size
 
 
-def test_what_is_loaded_is_merged(run):
+def test_what_is_loaded_is_merged_and_can_be_saved(run, tmp_path):
     loaded = tj.load(run.workdir)
     jax.tree.map(np.testing.assert_array_equal, loaded.params, run.params)
     assert loaded.predict(["The"]) == run.predict(["The"])
     averaged = tj.load(run.workdir, average=2)
     assert averaged.step == 30
+    saved = loaded.save(tmp_path / "saved")
+    assert saved.settings.lora.rank is None
+    jax.tree.map(np.testing.assert_array_equal, tj.load(saved.workdir).params, run.params)
 
 
 def test_a_resumed_run_is_the_uninterrupted_one(config, run, tmp_path):
