@@ -10,7 +10,7 @@ import pytest
 
 import transformer_jax as tj
 from tests.campaigns.faults import kill_resume
-from tests.conftest import copy_at_step
+from tests.conftest import copy_at_step, records_of
 from transformer_jax.cli import verbs
 from transformer_jax.cli.parser import parse
 from transformer_jax.data.sources import open_split
@@ -170,10 +170,11 @@ def test_score_prints_a_number_for_each_pair(shell, trained_workdir, trained, tm
 def test_a_finished_run_says_so_and_what_can_be_done_with_it(shell, workdir):
     answer = shell("train", f"--workdir={workdir}")
     assert (answer.status, answer.out) == (0, "")
-    assert "has finished its 30 steps" in answer.err and "compiling" not in answer.err
+    raised = "raise train.num_steps and optimizer.decay_steps for more"
+    assert f"{workdir} has finished its 30 steps; {raised}" in answer.err
+    assert "compiling" not in answer.err
     *_, best, start, evaluate, predict = answer.err.splitlines()
-    last = [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
-    scores = [record["bleu"] for record in last if record["split"] == "valid"]
+    scores = [record["bleu"] for record in records_of(workdir, "valid")]
     assert f"best bleu {max(scores):.4g} at step" in best and str(workdir) in best
     assert start == "next:"
     for line, verb in [(evaluate, "evaluate"), (predict, "predict")]:

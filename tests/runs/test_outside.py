@@ -11,6 +11,7 @@ import fsspec
 import pytest
 
 import transformer_jax as tj
+from tests.refusals import message_of
 from transformer_jax.cli.main import main
 from transformer_jax.runs.outside import acts_outside
 
@@ -146,7 +147,7 @@ def test_what_the_user_repeats_is_used(workdir, tiny, tmp_path, capsys):
     assert (tmp_path / "executed").exists()
 
 
-def test_configs_of_loaded_runs_keep_their_origins(workdir, tmp_path, message_of):
+def test_configs_of_loaded_runs_keep_their_origins(workdir, tmp_path):
     loaded = with_fields(workdir, tmp_path / "loaded", COMMAND)
     for config in (tj.load(loaded).config, tj.config(loaded / "config.json")):
         assert "its eval.command" in message_of(tj.train, config, tmp_path / "new")

@@ -339,14 +339,10 @@ def score(args: argparse.Namespace) -> None:
 )
 def embed(args: argparse.Namespace) -> None:
     """Reads one text a line from stdin, writes its vector as a JSON list, one a line."""
-    changes: dict[str, Any] = {}
-    if args.pooling is not None:
-        changes["task.pooling"] = args.pooling
-    if args.normalize is not None:
-        changes["task.normalize"] = args.normalize == "true"
+    flags_given = given_flags(args, ("pooling", "normalize"))
     run = load_run(args)
-    if changes:
-        run = run.with_config(changes)
+    if flags_given:
+        run = run.with_config({f"task.{name}": value for name, value in flags_given.items()})
     with counted_lines("embedded") as advance:
         for lines in read_batches(terminal.binary_stdin(), most=_LINES_AT_ONCE):
             for vector in run.embed(lines):
