@@ -132,6 +132,21 @@ def test_several_workdirs_are_an_ensemble(shell, trained_workdir, workdir, files
         verbs.predict(parse(["predict", several, "--distributed"]))
 
 
+def test_processes_of_a_job_compare_their_overrides(trained_workdir, monkeypatch):
+    described = []
+
+    def join_job(job, prepare, heartbeat):
+        described.append(prepare()[1])
+        raise tj.Stopped("not joined")
+
+    monkeypatch.setattr("transformer_jax.parallel.job.join_job", join_job)
+    words = ["evaluate", f"--workdir={trained_workdir}", "--distributed"]
+    for name in ("a", "b"):
+        with pytest.raises(tj.Stopped):
+            verbs.evaluate(parse([*words, f"--config.data.valid_source={name}"]))
+    assert [process["data.valid_source"] for process in described] == ["'a'", "'b'"]
+
+
 def test_predict_samples_and_takes_prefixes(shell, trained_workdir, trained, tmp_path):
     words = ["predict", f"--workdir={trained_workdir}", "--format=jsonl"]
     sampled = ["--temperature=0.9", "--top_k=50", "--top_p=0.95", "--num_outputs=5"]

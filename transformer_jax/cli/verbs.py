@@ -473,16 +473,22 @@ def load_run(args: argparse.Namespace, ensembles: bool = False) -> Any:
         run = load_ensemble(*args.workdir.split(","), **options)
     else:
         run = load(args.workdir, **options)
-    # Not every verb that loads a run has these three flags.
+    # Not every verb that loads a run has these two flags.
     max_length = getattr(args, "max_length", None)
-    search = getattr(args, "search", None)
     patches = getattr(args, "patch", None)
     if max_length:
         run = run.with_config(dict.fromkeys(_LENGTH_FIELDS, max_length))
     if args.overrides:
-        # Options of a search are checked against --search, not against the search of the run.
-        run = run.with_config(({"decode.search": search} if search else {}) | args.overrides)
+        run = run.with_config(_overrides(args))
     return run.patched(dict(patches)) if patches else run
+
+
+def _overrides(args: argparse.Namespace) -> dict[str, str]:
+    """The overrides of a run's config. Options of a search are checked against --search, not
+    against the search of the run."""
+    search = getattr(args, "search", None)
+    chosen = {"decode.search": search} if search and args.overrides else {}
+    return chosen | args.overrides
 
 
 def _is_ensemble(workdir: str) -> bool:
@@ -498,7 +504,12 @@ def _load_in_job(args: argparse.Namespace) -> Any:
 
         if _is_ensemble(args.workdir):
             raise UserError("--distributed: an ensemble runs in one process; leave the flag out")
-        _join_job(args, lambda: load_json(fetch_files(args.workdir, (CONFIG,)) / CONFIG))
+
+        def load_settings() -> Any:
+            config = fetch_files(args.workdir, (CONFIG,)) / CONFIG
+            return load_json(config, _overrides(args))
+
+        _join_job(args, load_settings)
     return load_run(args, ensembles=True)
 
 
