@@ -96,6 +96,16 @@ class Config(Summarized, ConfigDict):
 
     __hash__ = None  # type: ignore[assignment]
 
+    # A copy keeps the origins, too: what only a loaded config names is refused in it as well.
+    def __setstate__(self, state: Mapping[str, Any]) -> None:
+        super().__setstate__(state)
+        object.__setattr__(self, "_settings", state.get("_settings"))
+
+    def copy_and_resolve_references(self, visit_map: Any = None) -> "Config":
+        config: Config = super().copy_and_resolve_references(visit_map)
+        object.__setattr__(config, "_settings", self._settings)
+        return config
+
 
 def to_config(settings: Settings) -> Config:
     """The settings as a config whose fields a user can read and set."""
