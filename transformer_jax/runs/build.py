@@ -263,11 +263,9 @@ def build_training(
     return schedule, step, init_state
 
 
-def build_update(
-    settings: Settings, task: Task, engine: Engine
-) -> Callable[[TrainState, Batch], Update]:
-    """Builds the pure function from a state and a batch to the update of `train_step`, with its
-    gradients; errors as of `build_training`."""
+def build_update(settings: Settings, task: Task, engine: Engine) -> Callable[..., Update]:
+    """Builds the pure function from a state and a batch, and traced numbers if there are any, to
+    the update of `train_step`, with its gradients; errors as of `build_training`."""
     _, optimizer = _optimizer(settings)
     options = _update_options(settings, task, engine, optimizer)
     return functools.partial(compute_update, axis_name=engine.axis_name, **options)
