@@ -33,17 +33,30 @@ BASE = {
 }
 SETTING = "English to German of the embedded grammar, width 64, two layers each; validation loss"
 RIGHT = "none"
+ATTENTION = (
+    *("softmax_axis", "softmax_twice", "softmax_missing", "shared_projection", "causal_ahead"),
+    *("mask_zero", "mask_after_softmax", "mask_ignored", "mask_inverted"),
+)
+POSITIONS = ("positions_from_1", "positions_exponent", "table_short")
 ROWS = {
     RIGHT: {},
     "scale_missing": {"model.attention_scale": 1.0},
+    "scale_model": {"model.attention_scale": 1 / 8},
     "scale_root": {"model.attention_scale": 1 / 16},
+    "scale_inverse": {"model.attention_scale": 4.0},
+    **{name: {"model.attention_layer": name} for name in ATTENTION},
+    **{name: {"model.positions": name} for name in POSITIONS},
+    "positions_in_blocks": {"model.positions": "sinusoidal_halves"},
     "embedding_unscaled": {"model.scale_embeddings": False},
+    "norm_axis": {"model.norm": "norm_axis"},
+    "norm_no_mean": {"model.norm": "rms"},
+    "residual_missing": {"model.residual_connections": False},
+    "dropout_missing": {"model.dropout_rate": 0.0},
+    "loss_of_probabilities": {"train.loss": "loss_of_probabilities"},
     "warmup_missing": {"optimizer.warmup_steps": 1},
-    "softmax_twice": {"model.attention_layer": "softmax_twice"},
-    "mask_zero": {"model.attention_layer": "mask_zero"},
-    "mask_after_softmax": {"model.attention_layer": "mask_after_softmax"},
+    "update_sign": {"optimizer.transforms": "update_sign"},
 }
-MODULES = Path(__file__).with_name("mistaken_attention.py")
+MODULES = Path(__file__).with_name("mistaken_parts.py")
 RESULTS = Path(__file__).with_name("results") / "mistakes"
 
 

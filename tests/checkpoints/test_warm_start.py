@@ -94,6 +94,15 @@ def test_one_table_of_both_sides_serves_those_of_a_model_with_two(trained, train
     np.testing.assert_array_equal(loaded["target_embedding"]["table"], trees)
 
 
+@pytest.mark.parametrize("stack", ["encoder", "decoder"])
+def test_a_model_of_one_stack_starts_from_that_of_both(trained, trained_workdir, stack):
+    """As a classifier from a T5."""
+    params = trained.params
+    saved = {stack: params[stack], "embedding": params["target_embedding"]}
+    loaded = warm_start(jax.tree.map(np.zeros_like, saved), trained_workdir)
+    jax.tree.map(np.testing.assert_array_equal, loaded, saved)
+
+
 def test_a_run_with_nothing_in_common_is_refused(trained_workdir, tmp_path):
     other = {"other": np.zeros(3, np.float32)}
     assert_refused(

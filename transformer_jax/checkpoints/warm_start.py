@@ -29,24 +29,12 @@ logger = logging.getLogger(__name__)
 
 _NAMED = 8  # parameters named in one message
 
-_ENCODER_ONLY_NAMES = {
-    "source_embedding": "embedding",
-    "source_norm": "input/norm",
-    "source_positions": "input/positions",
-}
-"""Part of an encoder-decoder -> its name in an encoder-only model."""
-
-_DECODER_ONLY_NAMES = {
-    **_ENCODER_ONLY_NAMES,
-    "target_embedding": "embedding",
-    "target_norm": "input/norm",
-    "target_positions": "input/positions",
-    "encoder": "decoder",
-}
-"""Part of an encoder-decoder, or of an encoder-only model -> its name in a decoder-only model."""
+_SIDES = ("source", "target")
+_INPUTS = {"embedding": "embedding", "norm": "input/norm", "positions": "input/positions"}
+"""Part of a side of an encoder-decoder -> its name in a model of one stack."""
 
 _OF_TARGET_VOCABULARY = ("target_embedding", "projection", "logits_bias")
-_POSITIONS = ("source_positions/table", "target_positions/table")
+_POSITIONS = ("source_positions/table", "target_positions/table", "input/positions/table")
 _TOKEN_TYPES = "input/token_types"
 _SILENT = re.compile(r"/cross_attention/output/")
 """Parameters of an adapted decoder that start at zero: it then computes what it did before."""
@@ -61,7 +49,8 @@ class WarmStart:
     """Starts from the parameters of another run's latest checkpoint, where it has them.
 
     Vocabulary tables may be padded to another number of rows (`model.vocab_multiple`). An
-    encoder-decoder can take its encoder from an encoder-only model such as BERT: its table of
+    encoder-decoder can take its encoder from an encoder-only model such as BERT, and such a model
+    its encoder from an encoder-decoder such as T5: its table of
     positions may be longer, and the embedding of token type 0, which such a model adds to every
     token of a single text, is added to it. From a decoder-only model such as GPT it takes both
     stacks (Zhang et al. 2025, T5Gemma); cross-attention is new, and its output starts at zero, so
@@ -147,17 +136,36 @@ def _is_decoder_only(checkpoint: Leaves) -> bool:
 
 def _saved_names(wanted: Leaves, checkpoint: Leaves, own_target: bool) -> dict[str, str]:
     """Names of the model's parameters in the checkpoint, which need not have them."""
-    parts = _DECODER_ONLY_NAMES if _is_decoder_only(checkpoint) else _ENCODER_ONLY_NAMES
-    if "target_embedding/table" in checkpoint:
-        parts = {**parts, "source_embedding": "target_embedding"}
-    elif "source_embedding/table" not in wanted:  # one table serves sources and targets
-        parts = {**parts, "target_embedding": "embedding"}
+    other_parts = _other_parts(wanted, checkpoint)
     names = {}
     for name in wanted:
-        part, _, rest = name.partition("/")
-        if not (own_target and part in _OF_TARGET_VOCABULARY):
-            names[name] = name if name in checkpoint else f"{parts.get(part, part)}/{rest}"
+        if own_target and name.partition("/")[0] in _OF_TARGET_VOCABULARY:
+            continue
+        names[name] = name
+        for part, other in other_parts.items():
+            if name not in checkpoint and name.startswith(f"{part}/"):
+                names[name] = name.replace(part, other, 1)
     return names
+
+
+def _other_parts(wanted: Leaves, checkpoint: Leaves) -> dict[str, str]:
+    """Part of the model -> its name in the checkpoint of another architecture."""
+    if _is_decoder_only(checkpoint):
+        stacks = {"encoder": "decoder"}
+        return stacks | {
+            f"{side}_{part}": name for side in _SIDES for part, name in _INPUTS.items()
+        }
+    if "target_embedding/table" not in checkpoint:  # of an encoder
+        parts = {f"source_{part}": name for part, name in _INPUTS.items()}
+        is_shared = "source_embedding/table" not in wanted
+        return parts | ({"target_embedding": "embedding"} if is_shared else {})
+    is_shared = "source_embedding/table" not in checkpoint
+    is_encoder = not any(name.startswith("decoder/") for name in wanted)
+    side = "source" if is_encoder else "target"
+    parts = {name: f"{side}_{part}" for part, name in _INPUTS.items()}
+    if is_shared:
+        parts |= {"source_embedding": "target_embedding", "embedding": "target_embedding"}
+    return parts
 
 
 def _is_refitted(name: str, saved: Any, wanted: Any, names: Mapping[str, str]) -> bool:
