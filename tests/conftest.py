@@ -46,9 +46,12 @@ jaxtyping.install_import_hook(
 )
 
 import transformer_jax as tj  # noqa: E402
+from transformer_jax import registry  # noqa: E402
 from transformer_jax.checkpoints.step_folder import step_folders  # noqa: E402
 from transformer_jax.data.config import DataConfig  # noqa: E402
 from transformer_jax.data.sources import open_split  # noqa: E402
+from transformer_jax.nn.parameters import PARAMETERS  # noqa: E402
+from transformer_jax.runs import user_modules  # noqa: E402
 from transformer_jax.runs.settings import DEFAULTS  # noqa: E402
 from transformer_jax.runtime import platform  # noqa: E402
 from transformer_jax.runtime.platform import processor_lines  # noqa: E402
@@ -101,6 +104,17 @@ OF_PAIRS = ["model.num_encoder_layers", "model.num_decoder_layers", "eval.num_ex
 OF_PAIRS += ["data.max_source_length", "data.max_target_length"]
 OF_PAIRS += [f"data.{split}_{side}" for split in PAIRS for side in ("source", "target")]
 """Fields that `TINY` and the quick start set, but other tasks do not read."""
+
+
+def records_of(workdir, split=None):
+    """Records of a run's metrics.jsonl; of a split, if one is named."""
+    records = map(json.loads, (workdir / "metrics.jsonl").read_text().splitlines())
+    return [record for record in records if split is None or record["split"] == split]
+
+
+def dotted(changes):
+    """Config fields that were given as names of Python: {"train__remat": ...}."""
+    return {name.replace("__", "."): value for name, value in changes.items()}
 
 
 def copy_at_step(workdir, step, copy):
@@ -212,6 +226,22 @@ def with_entries():
             registry.restore({**registry, **entries})
 
         yield add
+
+
+@contextlib.contextmanager
+def forgetting_modules():
+    """Forgets the user's modules that are loaded in the block, and what they have registered."""
+    entries = [(names, names._entries) for names in registry._REGISTRIES]
+    parameters = list(PARAMETERS)
+    loaded = dict(user_modules._loaded)
+    yield
+    for names, before in entries:
+        names._replace(before)
+    PARAMETERS[:] = parameters
+    for name in user_modules._loaded.keys() - loaded.keys():
+        del sys.modules[name]
+    user_modules._loaded.clear()
+    user_modules._loaded.update(loaded)
 
 
 @pytest.fixture

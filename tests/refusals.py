@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Refusals as a table."""
+"""Refusals as a table, or by their message."""
+
+import pytest
 
 from transformer_jax.errors import UserError
 
@@ -16,3 +18,11 @@ def assert_refused(calls):
         if words not in message:
             failures[words] = message
     assert not failures, failures
+
+
+def message_of(call, *args, **options):
+    """The message of the UserError that a call raises, one line."""
+    with pytest.raises(UserError) as caught:
+        call(*args, **options)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)

@@ -10,7 +10,7 @@ import pytest
 
 import transformer_jax as tj
 from tests.campaigns.faults import kill_resume
-from tests.conftest import copy_at_step
+from tests.conftest import copy_at_step, records_of
 from transformer_jax.cli import verbs
 from transformer_jax.cli.parser import parse
 from transformer_jax.data.sources import open_split
@@ -132,6 +132,21 @@ def test_several_workdirs_are_an_ensemble(shell, trained_workdir, workdir, files
         verbs.predict(parse(["predict", several, "--distributed"]))
 
 
+def test_processes_of_a_job_compare_their_overrides(trained_workdir, monkeypatch):
+    described = []
+
+    def join_job(job, prepare, heartbeat):
+        described.append(prepare()[1])
+        raise tj.Stopped("not joined")
+
+    monkeypatch.setattr("transformer_jax.parallel.job.join_job", join_job)
+    words = ["evaluate", f"--workdir={trained_workdir}", "--distributed"]
+    for name in ("a", "b"):
+        with pytest.raises(tj.Stopped):
+            verbs.evaluate(parse([*words, f"--config.data.valid_source={name}"]))
+    assert [process["data.valid_source"] for process in described] == ["'a'", "'b'"]
+
+
 def test_predict_samples_and_takes_prefixes(shell, trained_workdir, trained, tmp_path):
     words = ["predict", f"--workdir={trained_workdir}", "--format=jsonl"]
     sampled = ["--temperature=0.9", "--top_k=50", "--top_p=0.95", "--num_outputs=5"]
@@ -170,10 +185,11 @@ def test_score_prints_a_number_for_each_pair(shell, trained_workdir, trained, tm
 def test_a_finished_run_says_so_and_what_can_be_done_with_it(shell, workdir):
     answer = shell("train", f"--workdir={workdir}")
     assert (answer.status, answer.out) == (0, "")
-    assert "has finished its 30 steps" in answer.err and "compiling" not in answer.err
+    raised = "raise train.num_steps and optimizer.decay_steps for more"
+    assert f"{workdir} has finished its 30 steps; {raised}" in answer.err
+    assert "compiling" not in answer.err
     *_, best, start, evaluate, predict = answer.err.splitlines()
-    last = [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
-    scores = [record["bleu"] for record in last if record["split"] == "valid"]
+    scores = [record["bleu"] for record in records_of(workdir, "valid")]
     assert f"best bleu {max(scores):.4g} at step" in best and str(workdir) in best
     assert start == "next:"
     for line, verb in [(evaluate, "evaluate"), (predict, "predict")]:

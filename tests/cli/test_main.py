@@ -145,18 +145,6 @@ def test_a_long_value_does_not_make_a_long_line(capsys):
     assert message.endswith("--FLAG=VALUE\n") and len(message) < 1100
 
 
-def test_predict_writes_one_line_for_each_line_in_order(api, shell, caplog):
-    def n_best(lines, first_line):
-        return [[SimpleNamespace(text=line.upper(), score=-1.5)] for line in lines]
-
-    api.load = Mock(return_value=SimpleNamespace(n_best=n_best, task=None))
-    data = b"one\n\nM\xfcnchen\r\ntwo \\_ three\\\\ \r.\nlast"
-    answer = shell("predict", "--workdir=w", stdin=data)
-    expected = "ONE\n\nM\ufffdNCHEN\nTWO \\_ THREE\\\\ \\r.\nLAST\n"
-    assert (answer.status, answer.out) == (0, expected)
-    assert "line 3 of the input is not UTF-8" in caplog.text
-
-
 def test_predict_answers_at_once_and_is_quiet_when_the_reader_leaves(capitals, monkeypatch):
     monkeypatch.delenv("PYTHONUNBUFFERED", raising=False)
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.conftest import forgetting_modules
 from transformer_jax.nn.positions import POSITIONS
 from transformer_jax.runs import user_modules
 
@@ -21,13 +22,10 @@ POSITIONS.register("of_the_shell", type("OfTheShell", (PositionEncoding,), {}))
 @pytest.fixture
 def own(tmp_path):
     """A user's file, whose registrations are undone after the test."""
-    entries, loaded = dict(POSITIONS), dict(user_modules._loaded)
     path = tmp_path / "own.py"
     path.write_text(SHELL_POSITION)
-    yield path
-    POSITIONS.restore(entries)
-    for name in set(user_modules._loaded) - set(loaded):
-        del user_modules._loaded[name], sys.modules[name]
+    with forgetting_modules():
+        yield path
 
 
 def test_a_config_names_what_a_file_registers(shell, own, tmp_path):

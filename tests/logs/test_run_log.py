@@ -13,15 +13,12 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 
+from tests.conftest import records_of
 from transformer_jax.errors import UserError
 from transformer_jax.logs import records
 from transformer_jax.logs.records import chained, recorded_splits
 from transformer_jax.logs.run_log import Console, ReplicaLogs, RunLog
 from transformer_jax.runtime import progress
-
-
-def read_records(workdir):
-    return [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
 
 
 def read_events(workdir):
@@ -83,7 +80,7 @@ def test_a_resumed_run_drops_later_records_and_incomplete_lines(
     with (tmp_path / "metrics.jsonl").open("a") as file:
         file.write(torn)
     write_run(tmp_path, start_step=start, steps=steps)
-    found = read_records(tmp_path)
+    found = records_of(tmp_path)
     assert [record["step"] for record in found] == expected
     marks = [record.get("resumed") for record in found]
     assert marks == [start or None if step == steps[0] else None for step in expected]
@@ -98,7 +95,7 @@ def test_a_record_of_the_restored_step_is_written_once(tmp_path):
     with RunLog(tmp_path, start_step=20) as log:
         for split in ("train", "valid"):
             log.record(20, split, {"loss": 9.0})
-    written = [(record["step"], record["split"]) for record in read_records(tmp_path)]
+    written = [(record["step"], record["split"]) for record in records_of(tmp_path)]
     assert written == [(10, "train"), (20, "train"), (20, "valid")]
     assert recorded_splits(path, 20) == {"train", "valid"}
     assert recorded_splits(tmp_path / "none", 20) == set()
@@ -123,7 +120,7 @@ def test_tensorboard_reads_numbers_of_any_size(tmp_path):
     header, start, event = read_events(tmp_path)
     assert header.file_version == "brain.Event:2" and start.session_log.status == 1
     assert start.step == 70_001 and event.step == 123_456_789
-    assert event.wall_time == read_records(tmp_path)[0]["time"]
+    assert event.wall_time == records_of(tmp_path)[0]["time"]
     found = {value.tag: value.simple_value for value in event.summary.value}
     with np.errstate(over="ignore"):
         expected = {f"valid/{name}": float(np.float32(x)) for name, x in numbers.items()}

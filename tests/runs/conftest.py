@@ -1,9 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Config files, and the one line that a mistake is answered with."""
+"""Config files, workdirs of earlier versions, and changes while a run is loaded."""
+
+import tarfile
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from transformer_jax.errors import UserError
+from transformer_jax.checkpoints import store
+from transformer_jax.runs.workdir import MARK
 
 HEADER = "from ml_collections import ConfigDict\n\n\ndef get_config():\n    config = ConfigDict()\n"
 
@@ -26,14 +31,50 @@ def path(write_config):
     return write_config("config.model = dict(d_model=64, num_heads=4)", "config.seed = 3")
 
 
-@pytest.fixture(scope="session")
-def message_of():
-    """`message_of(function, *args)`: what the UserError says that it raises, one line."""
+@pytest.fixture
+def meanwhile(monkeypatch):
+    """`meanwhile(change)`: calls `change` once, after the provenance of a checkpoint was read."""
 
-    def message(function, *args):
-        with pytest.raises(UserError) as caught:
-            function(*args)
-        assert "\n" not in str(caught.value)
-        return str(caught.value)
+    def meanwhile(change):
+        read, changes = store.read_provenance, [change]
 
-    return message
+        def read_and_change(folder):
+            provenance = read(folder)
+            if changes:
+                changes.pop()()
+            return provenance
+
+        monkeypatch.setattr(store, "read_provenance", read_and_change)
+
+    return meanwhile
+
+
+@pytest.fixture
+def fitted(monkeypatch):
+    """Settings of the runs that would be trained; none is."""
+    settings = []
+
+    def fit(trainable, *_):
+        settings.append(trainable.settings)
+        return SimpleNamespace(params={}, model_params={}, step=0)
+
+    monkeypatch.setattr("transformer_jax.runs.train.fit", fit)
+    return settings
+
+
+@pytest.fixture
+def old_workdir(tmp_path):
+    """`old_workdir(name)`: unpacks a run of an earlier version."""
+
+    def unpack(name):
+        with tarfile.open(Path(__file__).parent / "old_workdirs" / f"{name}.tar.gz") as archive:
+            archive.extractall(tmp_path, filter="data")
+        return tmp_path / name
+
+    return unpack
+
+
+def contents(folder):
+    """Contents of all files except the mark, by path."""
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    return {path: path.read_bytes() for path in files if path.name != MARK}

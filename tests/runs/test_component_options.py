@@ -8,13 +8,10 @@ import numpy as np
 import pytest
 
 import transformer_jax as tj
-from tests.refusals import assert_refused
+from tests.conftest import forgetting_modules
+from tests.refusals import assert_refused, message_of
 from transformer_jax.cli.parser import parse
 from transformer_jax.cli.verbs import load_run
-from transformer_jax.inference.config import SEARCHES
-from transformer_jax.losses import TOKEN_LOSSES
-from transformer_jax.nn.positions import POSITIONS
-from transformer_jax.runs import user_modules
 from transformer_jax.runs.build import build_untokenized_task
 from transformer_jax.runs.config import (
     defaults_for,
@@ -28,7 +25,6 @@ from transformer_jax.runs.config import (
 from transformer_jax.runs.field_docs import find_fields
 from transformer_jax.runs.prepare import check_same_run
 from transformer_jax.runs.settings import COMMAND, tables
-from transformer_jax.scoring import METRICS
 from transformer_jax.tasks.interface import Prediction
 from transformer_jax.tokenization import DEFAULT_SPECIALS
 
@@ -104,15 +100,10 @@ WAVES = {"model.positions": "waves"}
 @pytest.fixture(scope="module")
 def module(tmp_path_factory):
     """The path of a user's module that registers positions and a metric with options."""
-    registries, loaded = (POSITIONS, METRICS, SEARCHES, TOKEN_LOSSES), dict(user_modules._loaded)
-    before = [dict(registry) for registry in registries]
     path = tmp_path_factory.mktemp("own") / "waves.py"
     path.write_text(MODULE)
-    yield path
-    for registry, entries in zip(registries, before, strict=True):
-        registry.restore(entries)
-    user_modules._loaded.clear()
-    user_modules._loaded.update(loaded)
+    with forgetting_modules():
+        yield path
 
 
 @pytest.fixture
@@ -201,7 +192,7 @@ def test_an_override_changes_the_component_with_its_options(config):
     assert override(chosen, {"model.positions": "alibi"}).model.options == ()
 
 
-def test_options_are_saved_and_read_back(config, tmp_path, message_of):
+def test_options_are_saved_and_read_back(config, tmp_path):
     file = tmp_path / "config.json"
     chosen = read_settings(config({**WAVES, "model.waves.length": 5}))
     save_json(chosen, file)
@@ -254,7 +245,7 @@ def test_a_run_uses_its_options(config, workdir, monkeypatch):
     assert found["counts"] == 0.5 * found["num_examples"] > 0
 
 
-def test_the_shell_sets_options_of_a_search_for_a_trained_run(module, trained_workdir, message_of):
+def test_the_shell_sets_options_of_a_search_for_a_trained_run(module, trained_workdir):
     flags = ["predict", f"--workdir={trained_workdir}", f"--modules={module}"]
     option = "--config.decode.counted.weight=0.25"
     run = load_run(parse([*flags, "--search=counted", option]))

@@ -3,8 +3,6 @@
 
 import dataclasses
 import shutil
-import tarfile
-from pathlib import Path
 
 import jax
 import numpy as np
@@ -13,8 +11,8 @@ from scipy.special import log_softmax
 
 import transformer_jax as tj
 from tests.compiled import run as compiled
-from tests.conftest import QUICKSTART
-from tests.refusals import assert_refused
+from tests.conftest import QUICKSTART, dotted
+from tests.refusals import assert_refused, message_of
 from transformer_jax.checkpoints.store import open_snapshot
 from transformer_jax.data.sources import open_split
 from transformer_jax.lab.plan.program import abstract_training
@@ -25,7 +23,6 @@ from transformer_jax.runs.frozen import open_teacher
 from transformer_jax.runs.seeds import train_replicas
 from transformer_jax.training.profiling import step_products
 
-OLD = Path(__file__).parent / "old_workdirs"
 STUDENT = {"model.d_model": 8, "model.norm": "rms", "train.loss": "distillation"}
 STUDENT |= {"train.distillation.weight": 0.9, "train.distillation.temperature": 2.0}
 STUDENT |= {
@@ -49,7 +46,7 @@ def config(teacher, tiny_language_model):
     def config(**more):
         changes = tiny_language_model | STUDENT
         changes |= {"train.distillation.teacher": str(teacher.workdir)}
-        return tj.config(QUICKSTART, changes | {k.replace("__", "."): v for k, v in more.items()})
+        return tj.config(QUICKSTART, changes | dotted(more))
 
     return config
 
@@ -77,9 +74,7 @@ def test_a_student_is_nearer_to_its_teacher_than_one_of_the_data(run, teacher, l
     assert found["loss"] == pytest.approx(np.log(found["perplexity"]), rel=1e-5)
 
 
-def test_a_run_needs_its_teacher_only_in_training(
-    config, run, teacher, language_model, tmp_path, message_of
-):
+def test_a_run_needs_its_teacher_only_in_training(config, run, teacher, language_model, tmp_path):
     own, copy = tmp_path / "teacher", tmp_path / "run"
     shutil.copytree(teacher.workdir, own)
     changes = {"train__distillation__teacher": str(own)}
@@ -181,13 +176,11 @@ def test_memory_and_work_of_a_teacher_are_planned(config, teacher):
     assert products[0].flops == products[1].flops + forward
 
 
-def test_what_cannot_teach_is_refused(config, tmp_path):
+def test_what_cannot_teach_is_refused(config, old_workdir, tmp_path):
     def train(**changes):
         return lambda: tj.train(config(**changes), tmp_path / "run")
 
-    with tarfile.open(OLD / "classification.tar.gz") as archive:
-        archive.extractall(tmp_path, filter="data")
-    other = tmp_path / "classification"
+    other = old_workdir("classification")
     size = tj.load(other).tokenizer["text"].vocab_size
     together = {"train__distillation__top_k": 4, "data__packing": "together"}
     assert_refused(

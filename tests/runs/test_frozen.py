@@ -5,17 +5,14 @@ import dataclasses
 import json
 import logging
 import shutil
-import tarfile
-from pathlib import Path
 
 import jax
 import numpy as np
 import pytest
 
 import transformer_jax as tj
-from tests.conftest import QUICKSTART, copy_at_step
-from tests.refusals import assert_refused
-from transformer_jax.checkpoints import store
+from tests.conftest import QUICKSTART, copy_at_step, dotted
+from tests.refusals import assert_refused, message_of
 from transformer_jax.checkpoints.step_folder import PARAMS, TRAINING, saved_arrays
 from transformer_jax.cli.main import main
 from transformer_jax.runs.seeds import train_replicas
@@ -26,21 +23,16 @@ from transformer_jax.tasks.language_modeling import LanguageModeling
 LORA = {"lora.rank": 2, "lora.targets": "(query|value|inner)/kernel$", "lora.dropout_rate": 0.1}
 FASTER = {"optimizer.schedule": "constant", "optimizer.learning_rate": 1e-2}
 FASTER |= {"model.dropout_rate": 0.0}
-OLD = Path(__file__).parent / "old_workdirs"
 TEXTS = ["two dogs run", "a man sings in the park", "zzz"]
 
 
 @pytest.fixture(scope="module")
-def base(language_model, tiny_language_model):
-    """A finished run, and the changes that make its config."""
-    return language_model, tiny_language_model
-
-
-@pytest.fixture(scope="module")
-def config(base):
+def config(language_model, tiny_language_model):
     def config(**more):
-        changes = base[1] | FASTER | LORA | {"train.init_from": str(base[0].workdir)}
-        return tj.config(QUICKSTART, changes | {k.replace("__", "."): v for k, v in more.items()})
+        changes = (
+            tiny_language_model | FASTER | LORA | {"train.init_from": str(language_model.workdir)}
+        )
+        return tj.config(QUICKSTART, changes | dotted(more))
 
     return config
 
@@ -50,21 +42,21 @@ def run(config, tmp_path_factory):
     return tj.train(config(), tmp_path_factory.mktemp("adapters") / "run")
 
 
-def test_adapters_learn_and_the_base_stays(base, run):
-    assert run.evaluate(split="valid")["loss"] < base[0].evaluate(split="valid")["loss"]
+def test_adapters_learn_and_the_base_stays(language_model, run):
+    assert run.evaluate(split="valid")["loss"] < language_model.evaluate(split="valid")["loss"]
     changed = jax.tree_util.tree_map_with_path(
         lambda path, new, old: (
             jax.tree_util.keystr(path, simple=True, separator="/"),
             bool((np.asarray(new) != np.asarray(old)).any()),
         ),
         run.params,
-        base[0].params,
+        language_model.params,
     )
     leaves = jax.tree.leaves(changed, is_leaf=lambda leaf: isinstance(leaf, tuple))
     assert {name.split("/")[-2] for name, is_new in leaves if is_new} == {"query", "value", "inner"}
 
 
-def test_a_checkpoint_holds_the_adapters_alone(base, run):
+def test_a_checkpoint_holds_the_adapters_alone(run):
     folder = run.workdir / "checkpoints" / "30"
     params, training = (saved_arrays(folder, item) for item in (PARAMS, TRAINING))
     assert {name.split("/")[-1] for name in params} == {"down", "up"}
@@ -75,12 +67,15 @@ def test_a_checkpoint_holds_the_adapters_alone(base, run):
     assert sum(np.prod(one.shape) for one in moments) == 2 * size
 
 
-def test_what_is_loaded_is_merged(run):
+def test_what_is_loaded_is_merged_and_can_be_saved(run, tmp_path):
     loaded = tj.load(run.workdir)
     jax.tree.map(np.testing.assert_array_equal, loaded.params, run.params)
     assert loaded.predict(["The"]) == run.predict(["The"])
     averaged = tj.load(run.workdir, average=2)
     assert averaged.step == 30
+    saved = loaded.save(tmp_path / "saved")
+    assert saved.settings.lora.rank is None
+    jax.tree.map(np.testing.assert_array_equal, tj.load(saved.workdir).params, run.params)
 
 
 def test_a_resumed_run_is_the_uninterrupted_one(config, run, tmp_path):
@@ -98,15 +93,10 @@ def test_seeds_together_share_the_base(config, run, tmp_path):
         jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=2e-4), found, run.params)
 
 
-def test_two_adapters_share_a_base(config, run, tmp_path):
-    other = tj.train(config(seed=1, train__num_steps=1), tmp_path / "run")
-    assert other.step == 1 and tj.load(run.workdir).step == 30
-    message = "its seed is 1, the config's is 0"
-    assert_refused({message: lambda: tj.train(config(train__num_steps=1), other.workdir)})
-
-
-def test_a_base_that_changed_or_is_damaged_or_gone_is_refused(base, config, run, tmp_path):
-    own = shutil.copytree(base[0].workdir, tmp_path / "base")
+def test_a_base_that_changed_or_is_damaged_or_gone_is_refused(
+    language_model, config, run, tmp_path
+):
+    own = shutil.copytree(language_model.workdir, tmp_path / "base")
     changes = {"train__init_from": str(own), "train__num_steps": 1}
     adapters = tj.train(config(**changes), tmp_path / "run").workdir
     more = config(**changes | {"train__num_steps": 2})
@@ -114,7 +104,7 @@ def test_a_base_that_changed_or_is_damaged_or_gone_is_refused(base, config, run,
     message = "was trained with another base of its adapters: step 30"
     assert_refused({message: lambda: tj.load(run.workdir, base=own)})
     shutil.rmtree(own)
-    base[0].with_params(jax.tree.map(lambda x: 2 * x, base[0].params)).save(own)
+    language_model.with_params(jax.tree.map(lambda x: 2 * x, language_model.params)).save(own)
     assert_refused(
         {
             "was trained with another base of its adapters: ": lambda: tj.load(adapters),
@@ -126,18 +116,15 @@ def test_a_base_that_changed_or_is_damaged_or_gone_is_refused(base, config, run,
     assert_refused({message: lambda: tj.load(adapters), "not there": lambda: tj.load(adapters)})
 
 
-def test_a_base_that_changes_while_it_is_loaded_is_not_mixed_in(base, run, tmp_path, monkeypatch):
-    own = shutil.copytree(base[0].workdir, tmp_path / "base")
-    read = store.read_provenance
-
-    def read_and_change(folder):
-        """Adds a newer checkpoint to the base after the provenance of the adapters was read."""
-        shutil.copytree(own / "checkpoints" / "15", own / "checkpoints" / "45")
-        return read(folder)
-
-    monkeypatch.setattr(store, "read_provenance", read_and_change)
+def test_a_base_that_changes_while_it_is_loaded_is_not_mixed_in(
+    language_model, run, tmp_path, meanwhile
+):
+    """A newer checkpoint appears after the provenance of the adapters was read."""
+    own = shutil.copytree(language_model.workdir, tmp_path / "base")
+    checkpoints = own / "checkpoints"
+    meanwhile(lambda: shutil.copytree(checkpoints / "15", checkpoints / "45"))
     loaded = tj.load(run.workdir, base=own)
-    assert (own / "checkpoints" / "45").exists()
+    assert (checkpoints / "45").exists()
     jax.tree.map(np.testing.assert_array_equal, loaded.params, run.params)
 
 
@@ -172,23 +159,25 @@ def naming(run, tmp_path):
     return naming
 
 
-def test_a_base_that_the_user_names_is_read(base, run, naming, tmp_path, monkeypatch, message_of):
+def test_a_base_that_the_user_names_is_read(language_model, run, naming, tmp_path, monkeypatch):
     workdir = naming("http://h/b")
-    loaded = tj.load(workdir, base=base[0].workdir)
+    loaded = tj.load(workdir, base=language_model.workdir)
     jax.tree.map(np.testing.assert_array_equal, loaded.params, run.params)
-    assert loaded.config.train.init_from == str(base[0].workdir)
+    assert loaded.config.train.init_from == str(language_model.workdir)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    address = f"file://{base[0].workdir}"
+    address = f"file://{language_model.workdir}"
     jax.tree.map(np.testing.assert_array_equal, tj.load(workdir, base=address).params, run.params)
     (tmp_path / "lines").write_text("The\n")
-    words = ["score", f"--workdir={workdir}", f"--base={base[0].workdir}"]
+    words = ["score", f"--workdir={workdir}", f"--base={language_model.workdir}"]
     assert main([*words, *(f"--{one}={tmp_path / 'lines'}" for one in ("source", "target"))]) == 0
-    assert "--base: x is not needed" in message_of(lambda: tj.load(base[0].workdir, base="x"))
+    assert "--base: x is not needed" in message_of(
+        lambda: tj.load(language_model.workdir, base="x")
+    )
 
 
-def test_a_training_follows_what_its_config_names(config, base, tmp_path, monkeypatch):
+def test_a_training_follows_what_its_config_names(config, language_model, tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    address = f"file://{base[0].workdir}"
+    address = f"file://{language_model.workdir}"
     few = {"train__num_steps": 1, "train__init_from": address}
     assert tj.train(config(**few), tmp_path / "run").step == 1
     monkeypatch.delenv("TRANSFORMER_JAX_ALLOW_ADDRESSES")
@@ -237,13 +226,12 @@ def test_evaluation_has_the_scores_of_the_run_alone(workdir):
     assert drafted == pytest.approx(alone)
 
 
-def test_a_draft_of_another_kind_or_vocabulary_is_refused(trained, tmp_path):
+def test_a_draft_of_another_kind_or_vocabulary_is_refused(trained, old_workdir, tmp_path):
     def predict(name):
         return lambda: trained.predict(TEXTS, search="greedy", draft=str(tmp_path / name))
 
     for name in ("classification", "translation"):
-        with tarfile.open(OLD / f"{name}.tar.gz") as archive:
-            archive.extractall(tmp_path, filter="data")
+        old_workdir(name)
     assert_refused(
         {
             "take one whose model is EncoderDecoder": predict("classification"),
@@ -289,8 +277,10 @@ class Between(LanguageModeling):
         return super().metrics(sums, examples) | {"apart": apart}
 
 
-def test_frozen_trees_of_the_runs_that_fields_name(base, workdir, tmp_path, with_entries):
-    run, changes = base
+def test_frozen_trees_of_the_runs_that_fields_name(
+    language_model, tiny_language_model, workdir, tmp_path, with_entries
+):
+    run = language_model
     kind = TASKS["language_modeling"]
 
     class WithRuns(TaskKind):
@@ -303,7 +293,11 @@ def test_frozen_trees_of_the_runs_that_fields_name(base, workdir, tmp_path, with
     run.with_params(jax.tree.map(lambda x: 2 * x, run.params)).save(tmp_path / "twice")
     fields = {"one": "task.between.one", "two": "task.between.two"}
     register(fields)
-    changes = changes | {"task.name": "between", "train.num_steps": 1, "eval.every_steps": 1}
+    changes = tiny_language_model | {
+        "task.name": "between",
+        "train.num_steps": 1,
+        "eval.every_steps": 1,
+    }
 
     def trained(name="between", **runs):
         named = {f"task.between.{k}": str(v) for k, v in runs.items()}

@@ -13,7 +13,6 @@ import scipy.special
 import transformer_jax as tj
 from tests.compiled import run as compiled
 from tests.refusals import assert_refused
-from transformer_jax.checkpoints import store
 from transformer_jax.nn.int8 import convert_weights
 
 LINES = ["The dog sees a cat.", "", "The old teacher reads the new books."]
@@ -58,24 +57,6 @@ def test_no_run_and_no_checkpoint(workdir, trained_workdir, tmp_path):
             "cannot average 3 checkpoints": lambda: tj.load(trained_workdir, average=3),
         }
     )
-
-
-@pytest.fixture
-def meanwhile(monkeypatch):
-    """`meanwhile(change)`: calls `change` once, after the provenance of a checkpoint was read."""
-
-    def meanwhile(change):
-        read, changes = store.read_provenance, [change]
-
-        def read_and_change(folder):
-            provenance = read(folder)
-            if changes:
-                changes.pop()()
-            return provenance
-
-        monkeypatch.setattr(store, "read_provenance", read_and_change)
-
-    return meanwhile
 
 
 @pytest.mark.parametrize("average", [None, 2])

@@ -6,15 +6,12 @@
 import contextlib
 import json
 import math
-import sys
 from pathlib import Path
 
 import pytest
 
+from tests.conftest import forgetting_modules
 from tests.runs.old_workdirs.use import CONTINUED, use_all
-from transformer_jax.nn.parameters import PARAMETERS
-from transformer_jax.nn.positions import POSITIONS
-from transformer_jax.runs import user_modules
 from transformer_jax.runs.config import flatten
 from transformer_jax.runs.old_configs import upgraded
 
@@ -36,15 +33,8 @@ def found(made_once, tmp_path_factory):
 
     def use():
         folder = tmp_path_factory.mktemp("old")
-        positions, parameters = dict(POSITIONS), list(PARAMETERS)  # one module registers there
-        loaded = dict(user_modules._loaded)
-        with contextlib.chdir(folder):
-            results = use_all(folder)
-        POSITIONS.restore(positions)
-        PARAMETERS[:] = parameters
-        for name in user_modules._loaded.keys() - loaded.keys():
-            del user_modules._loaded[name], sys.modules[name]
-        return json.dumps(results)
+        with contextlib.chdir(folder), forgetting_modules():
+            return json.dumps(use_all(folder))
 
     return json.loads(made_once("old_workdirs.json", use))
 
@@ -116,20 +106,11 @@ def test_the_config_has_the_same_values(pair):
     assert {name: now[name] for name in before} == before  # a later version may have more fields
 
 
-def test_the_parameters_are_the_same(pair, same):
+@pytest.mark.parametrize("part", ["params", "predictions", "evaluation"])
+def test_parameters_predictions_and_scores_are_the_same(pair, same, part):
     now, before = pair
     assert now["step"] == before["step"]
-    same(now["params"], before["params"])
-
-
-def test_predictions_and_scores_are_the_same(pair, same):
-    now, before = pair
-    same(now["predictions"], before["predictions"])
-
-
-def test_the_evaluation_is_the_same(pair, same):
-    now, before = pair
-    same(now["evaluation"], before["evaluation"])
+    same(now[part], before[part])
 
 
 @pytest.mark.parametrize("pair", CONTINUED, indirect=True)

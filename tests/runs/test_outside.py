@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a loaded config names outside of its run counts only if the user repeats it."""
 
+import copy
 import io
 import json
 import shlex
@@ -11,6 +12,7 @@ import fsspec
 import pytest
 
 import transformer_jax as tj
+from tests.refusals import message_of
 from transformer_jax.cli.main import main
 from transformer_jax.runs.outside import acts_outside
 
@@ -146,9 +148,11 @@ def test_what_the_user_repeats_is_used(workdir, tiny, tmp_path, capsys):
     assert (tmp_path / "executed").exists()
 
 
-def test_configs_of_loaded_runs_keep_their_origins(workdir, tmp_path, message_of):
+def test_configs_of_loaded_runs_keep_their_origins(workdir, tmp_path):
     loaded = with_fields(workdir, tmp_path / "loaded", COMMAND)
-    for config in (tj.load(loaded).config, tj.config(loaded / "config.json")):
+    of_run = tj.load(loaded).config
+    copies = (copy.deepcopy(of_run), of_run.copy_and_resolve_references())
+    for config in (of_run, tj.config(loaded / "config.json"), *copies):
         assert "its eval.command" in message_of(tj.train, config, tmp_path / "new")
         config.train.num_steps = 40
         assert "its eval.command" in message_of(tj.train, config, tmp_path / "new")

@@ -4,7 +4,6 @@
 import dataclasses
 import logging
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
@@ -178,19 +177,6 @@ def test_what_is_scaled_is_told_and_can_be_switched_off(caplog):
     assert scaled_to_data(scaled, pairs(5000)) == scaled  # once
     off = override(settings, {"train.scale_to_data": False})
     assert scaled_to_data(off, pairs(300)) == off
-
-
-@pytest.fixture
-def fitted(monkeypatch):
-    """Settings of the runs that would be trained; none is."""
-    settings = []
-
-    def fit(trainable, *_):
-        settings.append(trainable.settings)
-        return SimpleNamespace(params={}, model_params={}, step=0)
-
-    monkeypatch.setattr("transformer_jax.runs.train.fit", fit)
-    return settings
 
 
 def test_a_run_saves_the_sizes_that_it_starts_with(tiny_config, tmp_path, fitted):

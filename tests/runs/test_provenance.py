@@ -8,6 +8,7 @@ import pytest
 
 import transformer_jax as tj
 from tests.refusals import assert_refused
+from tests.runs.conftest import contents
 from transformer_jax.checkpoints import manifest
 from transformer_jax.checkpoints.store import open_snapshot
 from transformer_jax.data.examples import LinePairs
@@ -17,12 +18,6 @@ from transformer_jax.runs.config import load_json
 from transformer_jax.tokenization import train_tokenizers
 
 STEPS = ("15", "30")
-
-
-def contents(folder):
-    """Contents of all files except the mark, by path."""
-    files = [path for path in folder.rglob("*") if path.is_file()]
-    return {path: path.read_bytes() for path in files if path.name != ".transformer_jax"}
 
 
 @pytest.fixture

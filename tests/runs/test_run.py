@@ -64,6 +64,7 @@ def test_misuse_is_refused(trained):
             "batch: the model reads pairs; give targets too": lambda: trained.batch(["a"]),
             "batch: sources is one text; give a list of t": lambda: trained.batch("a", "b"),
             "batch: 1 sources but 2 targets; give pairs": lambda: trained.batch(["a"], ["b", "c"]),
+            "batch: 1 sources but 0 targets; give pairs": lambda: trained.batch(["a"], []),
             "with_params: decoder/final_norm/bias is missing": lambda: trained.with_params({}),
             "is not empty": lambda: trained.save(trained.workdir),
             "arrays cannot be stored there": lambda: trained.save("run[0]"),
@@ -183,7 +184,3 @@ def test_a_layer_that_overflows_is_named(trained):
     large = with_value(large, f"{layer}/outer/kernel", 1e30, slice(None))
     message = "so is decoder.layer_0.feed_forward, although all"
     assert_refused({message: lambda: large.predict(["the dog", "a man"], beam_size=1)})
-
-
-def test_finite_logits_are_no_error(trained):
-    assert np.isfinite(trained.score(["the dog"], ["der Hund"])).all()

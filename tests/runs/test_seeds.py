@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Replicas trained together equal the runs trained one by one."""
 
-import json
 import shutil
 from pathlib import Path
 
@@ -10,7 +9,7 @@ import numpy as np
 import pytest
 
 import transformer_jax as tj
-from tests.conftest import QUICKSTART, copy_at_step
+from tests.conftest import QUICKSTART, copy_at_step, dotted, records_of
 from tests.refusals import assert_refused
 from transformer_jax.checkpoints.store import Checkpoints
 from transformer_jax.runs import build
@@ -40,8 +39,7 @@ def config(tiny_language_model):
 
 
 def changed(config, **values):
-    changes = {name.replace("__", "."): value for name, value in values.items()}
-    return resolve(config, changes, (), COMMAND)
+    return resolve(config, dotted(values), (), COMMAND)
 
 
 @pytest.fixture(scope="module")
@@ -62,10 +60,11 @@ def together(three, tmp_path_factory):
 
 def records(workdir, split):
     """The values of the records, except the time and the digest of the line."""
-    lines = (workdir / "metrics.jsonl").read_text().splitlines()
-    found = [record for record in map(json.loads, lines) if record.pop("split") == split]
-    left_out = ("time", "sha256")
-    return [{name: one[name] for name in one if name not in left_out} for one in found]
+    left_out = ("split", "time", "sha256")
+    return [
+        {name: record[name] for name in record if name not in left_out}
+        for record in records_of(workdir, split)
+    ]
 
 
 def values(workdir, name, split="train"):

@@ -2,14 +2,13 @@
 """Runs of unusual stacks: inspection of gated linear attention, and experts that are balanced."""
 
 import dataclasses
-import json
 
 import jax
 import numpy as np
 import pytest
 
 import transformer_jax as tj
-from tests.conftest import QUICKSTART
+from tests.conftest import QUICKSTART, records_of
 from transformer_jax.lab.analysis.attention_page import attention_page
 from transformer_jax.runs import build
 from transformer_jax.runs.config import read_settings
@@ -66,8 +65,7 @@ def test_a_run_with_experts_records_their_load_and_resumes(tiny_language_model, 
         run = tj.train(config, tmp_path)
     biases = run.params["decoder"]["layer_0"]["feed_forward"]["router_bias_steps"]
     assert set(np.abs(biases).tolist()) <= {0, 1, 2} and np.abs(biases).max() > 0
-    records = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
-    first, second = (record for record in records if record["split"] == "train")
+    first, second = records_of(tmp_path, "train")
     assert 0 < first["aux/dropped"] < 1 <= first["aux/load"] <= 4
     assert second["aux/balance"] != first["aux/balance"]
     jax.tree.map(np.testing.assert_array_equal, tj.load(tmp_path).params, run.params)

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import transformer_jax as tj
-from tests.conftest import QUICKSTART
-from tests.refusals import assert_refused
+from tests.conftest import QUICKSTART, dotted
+from tests.refusals import assert_refused, message_of
 from transformer_jax.runs.seeds import train_replicas
 from transformer_jax.runtime.files import read_made
 
@@ -20,13 +20,7 @@ OWN = {"system": "{content}\n", "user": "Q: {content}\n", "assistant": "A: {cont
 
 
 @pytest.fixture(scope="module")
-def base(language_model, tiny_language_model):
-    """A finished run, and the changes that make its config."""
-    return language_model, tiny_language_model
-
-
-@pytest.fixture(scope="module")
-def config(base, tmp_path_factory):
+def config(language_model, tiny_language_model, tmp_path_factory):
     folder = tmp_path_factory.mktemp("pairs")
     for split, asked in (("train", ASKED[:6]), ("valid", ASKED[6:]), ("test", ASKED[5:])):
         pairs = [{"prompt": one, "chosen": "It sleeps.", "rejected": "A walk"} for one in asked]
@@ -34,15 +28,14 @@ def config(base, tmp_path_factory):
     own = {f"data.{split}_text": str(folder / split) for split in ("train", "valid", "test")}
     own |= {f"task.{role}_turn": text for role, text in OWN.items()} | {"task.template": None}
     own |= {"task.name": "preference", "data.name": "preferences", "train.label_smoothing": 0.0}
-    own |= {"train.init_from": str(base[0].workdir)}
+    own |= {"train.init_from": str(language_model.workdir)}
     own |= {"optimizer.schedule": "constant", "optimizer.learning_rate": 1e-2}
     own |= {"model.dropout_rate": 0.0}
 
     def config(**more):
         unread = ("data.packing", "data.documents")
-        kept = {name: value for name, value in base[1].items() if name not in unread}
-        changes = {name.replace("__", "."): value for name, value in more.items()}
-        return tj.config(QUICKSTART, kept | own | changes)
+        kept = {name: value for name, value in tiny_language_model.items() if name not in unread}
+        return tj.config(QUICKSTART, kept | own | dotted(more))
 
     return config
 
@@ -52,8 +45,8 @@ def run(config, tmp_path_factory):
     return tj.train(config(), tmp_path_factory.mktemp("preferring") / "run")
 
 
-def test_the_margin_of_held_out_pairs_rises(base, run):
-    still = run.with_params(base[0].params).evaluate(split="valid")
+def test_the_margin_of_held_out_pairs_rises(language_model, run):
+    still = run.with_params(language_model.params).evaluate(split="valid")
     assert abs(still["margin"]) < 1e-5 and still["loss"] == pytest.approx(np.log(2), rel=1e-5)
     found = run.evaluate(split="valid")
     assert found["margin"] > 0.1 and found["accuracy"] == 1 and found["loss"] < still["loss"]
@@ -61,14 +54,14 @@ def test_the_margin_of_held_out_pairs_rises(base, run):
     assert len(run.predict(["dog"], max_extra_length=4)) == 1
 
 
-def test_what_was_computed_is_kept(base, config, run, tmp_path, message_of):
+def test_what_was_computed_is_kept(language_model, config, run, tmp_path):
     own = tmp_path / "base"
-    shutil.copytree(base[0].workdir, own)
+    shutil.copytree(language_model.workdir, own)
     changes = {"train__init_from": str(own)}
     half = tj.train(config(**changes, train__num_steps=15), tmp_path / "run")
     assert len(list((tmp_path / "run" / "reference").iterdir())) == 4  # of two splits
     shutil.rmtree(own)
-    base[0].with_params(jax.tree.map(lambda x: 2 * x, base[0].params)).save(own)
+    language_model.with_params(jax.tree.map(lambda x: 2 * x, language_model.params)).save(own)
     told = message_of(lambda: half.evaluate(split="test"))
     assert "was compared with another checkpoint of" in told
     shutil.rmtree(own)
@@ -90,7 +83,7 @@ def test_a_damaged_file_is_computed_again(run):
     assert run.evaluate(split="valid") == expected
 
 
-def test_an_address_in_a_loaded_config_is_not_followed(base, config, run, tmp_path, message_of):
+def test_an_address_in_a_loaded_config_is_not_followed(language_model, config, run, tmp_path):
     copy = shutil.copytree(run.workdir, tmp_path / "run")
     told = json.loads((copy / "config.json").read_text())
     told["train"]["init_from"] = "http://h/b"
@@ -99,7 +92,7 @@ def test_an_address_in_a_loaded_config_is_not_followed(base, config, run, tmp_pa
     assert loaded.evaluate(split="valid") == run.evaluate(split="valid")  # which is kept
     for one in (loaded, loaded.with_config({"eval.num_examples": 1})):
         assert ", an address, " in message_of(lambda one=one: one.evaluate(split="test"))
-    named = tj.load(copy, base=base[0].workdir)
+    named = tj.load(copy, base=language_model.workdir)
     assert named.evaluate(split="test") == run.evaluate(split="test")
 
 

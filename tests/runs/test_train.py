@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import transformer_jax as tj
-from tests.conftest import QUICKSTART
+from tests.conftest import QUICKSTART, dotted, records_of
 from tests.refusals import assert_refused
 from transformer_jax.checkpoints.step_folder import read_score, step_folders
 from transformer_jax.checkpoints.store import Checkpoints
@@ -29,11 +29,6 @@ from transformer_jax.runs.workdir import read_predictions
 from transformer_jax.runtime import platform
 
 LINES = ["The dog sees a cat.", "", "The old teacher reads the new books."]
-
-
-def records(workdir):
-    lines = (workdir / "metrics.jsonl").read_text().splitlines()
-    return [json.loads(line) for line in lines]
 
 
 def assert_same_arrays(left, right):
@@ -90,7 +85,7 @@ def test_a_run_grows_and_tells_what_it_does_unless_unwanted(
     assert ", on 1 of " in told[-1]
     finished = tj.train(config, workdir, progress=False)
     assert capsys.readouterr().err == "" and finished.step == 32
-    assert [r["step"] for r in records(workdir)][-3:] == [31, 32, 32]
+    assert [r["step"] for r in records_of(workdir)][-3:] == [31, 32, 32]
     assert json.loads((workdir / "config.json").read_text())["train"]["num_steps"] == 32
     assert_same_arrays(tj.load(workdir).params, finished.params)
 
@@ -114,18 +109,17 @@ def test_a_workdir_holds_the_whole_run(trained_workdir, trained):
     assert names >= {"config.json", "tokenizer", "checkpoints", "metrics.jsonl", "tensorboard"}
     kept = json.loads((trained_workdir / "config.json").read_text())
     assert kept["model"]["d_model"] == trained.config.model.d_model == 16
-    found = records(trained_workdir)
-    assert [r["step"] for r in found if r["split"] == "train"] == [5, 10, 15, 20, 25, 30]
-    assert [r["step"] for r in found if r["split"] == "valid"] == [15, 30]
-    assert found[0].keys() >= {
+    train, valid = (records_of(trained_workdir, split) for split in ("train", "valid"))
+    assert [record["step"] for record in train] == [5, 10, 15, 20, 25, 30]
+    assert [record["step"] for record in valid] == [15, 30]
+    assert train[0].keys() >= {
         *("loss", "perplexity", "accuracy", "grad_norm", "learning_rate", "padding"),
         *("tokens_per_s", "step_ms", "time", "xla_flops_per_s"),
     }
-    assert "mfu" not in found[0]  # of accelerators alone
-    valid = [r for r in found if r["split"] == "valid"]
+    assert "mfu" not in train[0]  # of accelerators alone
     assert valid[0].keys() >= {"bleu", "chrf", "signature", "loss", "perplexity", "accuracy"}
     assert valid[0]["num_examples"] == 3
-    assert found[0]["loss"] - 0.2 > valid[0]["loss"] > valid[1]["loss"]  # it learns
+    assert train[0]["loss"] - 0.2 > valid[0]["loss"] > valid[1]["loss"]  # it learns
     predictions = trained_workdir / "predictions" / "valid-30.jsonl"
     assert len(predictions.read_text().splitlines()) == 3
 
@@ -145,15 +139,6 @@ def test_a_run_starts_from_another_and_keeps_its_moving_average(
     loaded = tj.load(tmp_path / "run")
     assert_same_arrays(loaded.params, run.params)
     assert loaded.predict(LINES[:1]) == language_model.predict(LINES[:1])
-
-
-def test_a_run_is_its_parts(trained):
-    assert trained.step == 30
-    assert trained.model.config.d_model == 16
-    sizes = {leaf.dtype.name for leaf in jax.tree.leaves(trained.params)}
-    assert sizes == {"float32"}
-    text = "The dog sees a cat."
-    assert trained.tokenizer["source"].decode(trained.tokenizer["source"].encode(text)) == text
 
 
 # --- Used ---
@@ -204,11 +189,6 @@ def test_a_config_that_contradicts_the_parameters_is_refused(trained):
     )
 
 
-def test_scores_are_log_probabilities(trained):
-    one, other = trained.score(LINES[:1] * 2, ["Der Hund.", ""])
-    assert one < 0 and other < 0 and one != other
-
-
 @pytest.fixture(scope="module")
 def used(trained_workdir, tmp_path_factory):
     """The trained run in a copy of its workdir: evaluations write there."""
@@ -227,7 +207,7 @@ def test_an_evaluation_returns_metrics_and_writes_outputs(used):
         *("step", "split", "num_examples"),
     }
     assert (metrics["step"], metrics["split"], metrics["num_examples"]) == (30, "valid", 12)
-    last = [r for r in records(workdir) if r["split"] == "valid"][-1]
+    last = records_of(workdir, "valid")[-1]
     for name in ("loss", "perplexity", "accuracy"):
         assert metrics[name] == pytest.approx(last[name], rel=1e-5)
     kept = [
@@ -251,7 +231,7 @@ def test_each_corpus_has_its_own_metrics(tiny_classifier, tmp_path):
         return tj.config(QUICKSTART, tiny_classifier | changes | more)
 
     run = tj.train(config(both), tmp_path / "run")
-    (found,) = [record for record in records(tmp_path / "run") if record["split"] == "valid"]
+    (found,) = records_of(tmp_path / "run", "valid")
     alone = run.evaluate(split="test")
     for name in ("loss", "accuracy", "f1"):
         assert found[f"test/{name}"] == pytest.approx(alone[name], rel=1e-5)
@@ -274,7 +254,7 @@ def test_the_best_checkpoint_is_selected_by_the_given_corpus(tiny_language_model
     changes = {"train.num_steps": 1, "eval.each_corpus": True, "eval.best_corpus": "train"}
     config = tj.config(QUICKSTART, tiny_language_model | names | changes)
     tj.train(config, tmp_path / "run")
-    (found,) = [record for record in records(tmp_path / "run") if record["split"] == "valid"]
+    (found,) = records_of(tmp_path / "run", "valid")
     score = read_score(step_folders(tmp_path / "run" / "checkpoints")[1])
     assert score == pytest.approx(-found["train/loss"], rel=1e-6)
     assert found["train/loss"] != found["loss"]
@@ -325,22 +305,12 @@ def test_files_can_be_evaluated(used, tmp_path):
 # --- Resumed ---
 
 
-def test_a_finished_run_says_so(workdir, trained, tiny_config, caplog):
-    with caplog.at_level(logging.INFO, logger="transformer_jax"):
-        run = tj.train(tiny_config(), workdir)
-    raised = "train.num_steps and optimizer.decay_steps"
-    assert f"{workdir} has finished its 30 steps; raise {raised} for more" in caplog.messages
-    assert run.step == 30
-    assert_same_arrays(run.params, trained.params)
-
-
 def test_refusals_before_the_first_step(tiny_config, tmp_path):
     long = tmp_path / "long"
     long.write_text("The dog sees a cat and a dog. " * 30 + "\n")
 
     def train(**changes):
-        fields = {name.replace("__", "."): value for name, value in changes.items()}
-        return lambda: tj.train(tiny_config(fields), tmp_path / "run")
+        return lambda: tj.train(tiny_config(dotted(changes)), tmp_path / "run")
 
     learned = {"model__positions": "learned", "model__max_length": 64}
     learned["decode__max_extra_length"] = 60
@@ -358,7 +328,7 @@ def test_refusals_before_the_first_step(tiny_config, tmp_path):
 def untimed(workdir):
     return [
         {name: record[name] for name in record if not OF_ONE_TRAINING.search(name)}
-        for record in records(workdir)
+        for record in records_of(workdir)
     ]
 
 
@@ -394,20 +364,11 @@ def test_a_finished_run_is_evaluated_where_its_last_evaluation_did_not_end(
     assert_same_arrays(run.params, language_model.params)
 
 
-def test_another_run_is_refused_and_kept(workdir, tiny_config):
-    before = (workdir / "config.json").read_bytes()
-    config = tiny_config({"model.d_ff": 48})
-    message = "holds another run: its model.d_ff is 32"
-    assert_refused({message: lambda: tj.train(config, workdir)})
-    assert (workdir / "config.json").read_bytes() == before
-
-
-def test_a_start_that_failed_does_not_claim_its_workdir(tmp_path, tiny_config, monkeypatch):
+def test_a_start_that_failed_does_not_claim_its_workdir(tmp_path, tiny_config, request):
     config = tiny_config({"train.tokens_per_batch": 40, "tokenizer.vocab_size": 200})
     message = "tokens_per_batch 40 has no room"
     assert_refused({message: lambda: tj.train(config, tmp_path / "run")})
-    nothing = Mock(params={}, model_params={}, step=0)
-    monkeypatch.setattr("transformer_jax.runs.train.fit", lambda *args: nothing)
+    request.getfixturevalue("fitted")
     run = tj.train(tiny_config(), tmp_path / "run")
     assert run.tokenizer["source"].vocab_size == 800
 
@@ -435,4 +396,4 @@ def test_a_loss_that_is_not_finite_becomes_no_checkpoint(text_workdir, config_of
     message = "not finite at step 32, which was not saved"
     assert_refused({message: lambda: tj.train(config_of_text(changes), workdir)})
     assert checkpoints.latest_step() == 31
-    assert max(record["step"] for record in records(workdir)) == 30
+    assert max(record["step"] for record in records_of(workdir)) == 30

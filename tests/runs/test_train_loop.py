@@ -2,7 +2,6 @@
 """Training that cannot fit into memory, that ends when its score stops rising, and whose gradient
 spikes."""
 
-import json
 import logging
 
 import jax
@@ -10,7 +9,7 @@ import numpy as np
 import pytest
 
 import transformer_jax as tj
-from tests.conftest import QUICKSTART, copy_at_step
+from tests.conftest import QUICKSTART, copy_at_step, records_of
 from tests.refusals import assert_refused
 from transformer_jax.data.batches.pipeline import TrainBatches
 from transformer_jax.errors import UserError
@@ -43,13 +42,8 @@ def _logged(caplog):
     caplog.set_level(logging.INFO)
 
 
-def records(workdir, split):
-    lines = map(json.loads, (workdir / "metrics.jsonl").read_text().splitlines())
-    return [record for record in lines if record["split"] == split]
-
-
 def steps_of(workdir):
-    return [record["step"] for record in records(workdir, "train")]
+    return [record["step"] for record in records_of(workdir, "train")]
 
 
 def test_a_step_that_cannot_fit_is_refused(tiny_config, tmp_path):
@@ -87,9 +81,9 @@ def test_without_patience_it_ends_and_a_resumed_run_is_the_same(
     run = tj.train(config, tmp_path / "whole")
     assert run.step == 8
     assert "training ends before step 9: 3 evaluations without a better score" in caplog.text
-    assert len({one["loss"] for one in records(tmp_path / "whole", "valid")}) == 1
-    assert len(records(tmp_path / "whole", "valid")) == 4
-    rates = [one["learning_rate"] for one in records(tmp_path / "whole", "train")]
+    assert len({one["loss"] for one in records_of(tmp_path / "whole", "valid")}) == 1
+    assert len(records_of(tmp_path / "whole", "valid")) == 4
+    rates = [one["learning_rate"] for one in records_of(tmp_path / "whole", "train")]
     assert rates == pytest.approx([1e-12, 1e-12, 5e-13, 2.5e-13], rel=1e-3, abs=0)
 
     copy_at_step(tmp_path / "whole", 4, tmp_path / "resumed")
@@ -181,5 +175,5 @@ def test_a_resumed_run_may_start_or_stop_spike_detection(config_of_text, languag
     run = tj.train(config_of_text(often), tmp_path / "run")
     assert run.step == 30
     jax.tree.map(np.testing.assert_array_equal, run.params, language_model.params)
-    skipped = {one["step"]: one.get("skipped") for one in records(tmp_path / "run", "train")}
+    skipped = {one["step"]: one.get("skipped") for one in records_of(tmp_path / "run", "train")}
     assert [skipped[step] for step in (15, 16, 24, 25)] == [None, 0, 0, None]

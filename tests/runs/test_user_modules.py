@@ -3,7 +3,6 @@
 
 import json
 import logging
-import os
 import shutil
 import sys
 import textwrap
@@ -11,14 +10,15 @@ import textwrap
 import pytest
 
 import transformer_jax as tj
+from tests.conftest import forgetting_modules
+from tests.refusals import message_of
 from transformer_jax.data.config import DataConfig
-from transformer_jax.data.sources import SOURCES, open_split
+from transformer_jax.data.sources import open_split
 from transformer_jax.nn.positions import POSITIONS
 from transformer_jax.runs import user_modules
 from transformer_jax.runs.config import read_settings
 from transformer_jax.runs.opened import open_workdir
 from transformer_jax.runs.seeds import seed_configs, train_replicas
-from transformer_jax.runs.settings import CHOICES
 from transformer_jax.runs.user_modules import load_modules
 
 POSITION = """
@@ -35,21 +35,13 @@ MOMENTS = {"train.num_steps": 1, "eval.every_steps": 1, "logging.every_steps": 1
 
 @pytest.fixture
 def forgetful():
-    """`forgetful()` forgets the modules that a test loaded; it is also called after the test."""
-    entries, loaded, known = dict(POSITIONS), dict(user_modules._loaded), set(sys.modules)
-    sets = dict(SOURCES)
-
-    def forget():
-        POSITIONS.restore(entries)
-        SOURCES.restore(sets)
-        user_modules._loaded.clear()
-        user_modules._loaded.update(loaded)
-        for name in set(sys.modules) - known:
-            if not name.startswith(("transformer_jax", "jax")):
-                del sys.modules[name]
-
-    yield forget
-    forget()
+    """Forgets the modules that a test loads, and what they import."""
+    known = set(sys.modules)
+    with forgetting_modules():
+        yield
+    for name in set(sys.modules) - known:
+        if not name.startswith(("transformer_jax", "jax")):
+            del sys.modules[name]
 
 
 @pytest.fixture
@@ -65,14 +57,6 @@ def write(tmp_path, forgetful):
     return write_file
 
 
-def told(function, *args, **options):
-    """The one-line message of the UserError that a call raises."""
-    with pytest.raises(tj.UserError) as caught:
-        function(*args, **options)
-    assert "\n" not in str(caught.value)
-    return str(caught.value)
-
-
 # --- Loaded ---
 
 
@@ -83,13 +67,6 @@ def test_a_file_registers_what_the_config_names(write, tiny_config, tiny):
     assert POSITIONS["mine"].__doc__ == "Adds nothing, in its own way."
     assert sys.modules[POSITIONS["mine"].__module__].VERSION == 1
     assert tiny_config({"model.positions": "mine"}).model.positions == "mine"
-
-
-def test_tj_config_takes_modules(write, tiny):
-    path = write(POSITION.format(name="mine"))
-    quickstart = os.path.join(os.path.dirname(__file__), "..", "..", "configs", "quickstart.py")
-    config = tj.config(quickstart, {"model.positions": "mine"}, modules=[path])
-    assert config.model.positions == "mine" and "mine" in POSITIONS
 
 
 def test_an_unchanged_file_is_not_loaded_again(write):
@@ -111,12 +88,12 @@ def test_a_changed_file_replaces_what_it_registered(write):
 def test_a_file_that_fails_registers_nothing(write):
     before = dict(POSITIONS)
     path = write(POSITION.format(name="mine") + "1 / 0\n")
-    message = told(load_modules, path)
+    message = message_of(load_modules, path)
     assert message == "modules: mine.py, line 9: ZeroDivisionError: division by zero"
     assert dict(POSITIONS) == before
     load_modules(write(POSITION.format(name="mine")))
     working = POSITIONS["mine"]
-    told(load_modules, write(POSITION.format(name="other") + "1 / 0\n"))
+    message_of(load_modules, write(POSITION.format(name="other") + "1 / 0\n"))
     assert POSITIONS["mine"] is working and "other" not in POSITIONS
 
 
@@ -153,7 +130,7 @@ def test_a_module_that_fails_can_be_corrected(write, monkeypatch):
     monkeypatch.syspath_prepend(str(write("", "single.py").parent))
     write(POSITION.format(name="far"), "parts.py")
     write("import parts\nraise ValueError('two\\nlines')", "single.py")
-    assert told(load_modules, "single") == "modules: single, line 2: ValueError: two lines"
+    assert message_of(load_modules, "single") == "modules: single, line 2: ValueError: two lines"
     assert "far" not in POSITIONS
     write("import parts\n", "single.py")
     load_modules("single")
@@ -172,22 +149,22 @@ def test_a_module_that_fails_can_be_corrected(write, monkeypatch):
     ],
 )
 def test_a_file_that_cannot_be_used(write, text, message):
-    assert message in told(load_modules, write(text))
+    assert message in message_of(load_modules, write(text))
 
 
 def test_a_name_of_another_module_is_refused(write):
     load_modules(write(POSITION.format(name="mine"), "first/mine.py"))
-    message = told(load_modules, write(POSITION.format(name="mine"), "second/mine.py"))
+    message = message_of(load_modules, write(POSITION.format(name="mine"), "second/mine.py"))
     assert "the name 'mine' is taken" in message
 
 
 def test_a_module_that_is_not_there(write, tmp_path):
-    assert f"cannot read {tmp_path}/absent.py: No such file" in told(
+    assert f"cannot read {tmp_path}/absent.py: No such file" in message_of(
         load_modules, str(tmp_path / "absent.py")
     )
     for name in ("absent_module", "absent.module", "sys", "a..b", "my-file"):
-        assert "modules: " in told(load_modules, name)
-    assert "'absent_module' is no module that can be imported" in told(
+        assert "modules: " in message_of(load_modules, name)
+    assert "'absent_module' is no module that can be imported" in message_of(
         load_modules, "absent_module"
     )
 
@@ -226,31 +203,25 @@ def trained_with(tiny_language_model, tmp_path_factory, tiny_config):
     text = POSITION.replace("(PositionEncoding)", '(POSITIONS["sinusoidal"])')
     path.write_text(text.format(name="lasting"))
     changes = tiny_language_model | MOMENTS | {"model.positions": "lasting"}
-    before = dict(POSITIONS)
-    load_modules(path)
-    config = tiny_config(changes)
-    tj.train(config, folder / "run", modules=path)
-    yield folder / "run", path, config
-    POSITIONS.restore(before)
+    with forgetting_modules():
+        load_modules(path)
+        config = tiny_config(changes)
+        tj.train(config, folder / "run", modules=path)
+    return folder / "run", path, config
 
 
 @pytest.fixture
 def run(trained_with, tmp_path, forgetful):
-    """A copy of the workdir in a process that has not loaded the module, the file, the config."""
+    """A copy of the workdir, the file, the config."""
     workdir, path, config = trained_with
-    entries = {name: entry for name, entry in POSITIONS.items() if name != "lasting"}
-    kept = POSITIONS._entries, dict(user_modules._loaded)
-    POSITIONS.restore(entries)
-    user_modules._loaded.clear()
     own = tmp_path / "own"
     own.mkdir()
-    yield shutil.copytree(workdir, tmp_path / "run"), shutil.copy(path, own), config
-    POSITIONS._replace(kept[0])
-    user_modules._loaded.update(kept[1])
+    return shutil.copytree(workdir, tmp_path / "run"), shutil.copy(path, own), config
 
 
-def test_the_workdir_names_its_modules_without_their_code(trained_with, tmp_path, monkeypatch):
-    workdir, path, config = trained_with
+def test_the_workdir_names_its_modules_without_their_code(run, tmp_path, monkeypatch):
+    workdir, path, config = run
+    load_modules(path)
     (entry,) = json.loads((workdir / "modules.json").read_text())
     assert entry.keys() == {"name", "sha256"} and entry["name"] == "my_positions.py"
     assert list(workdir.rglob("*.py")) == []
@@ -260,9 +231,9 @@ def test_the_workdir_names_its_modules_without_their_code(trained_with, tmp_path
 
     monkeypatch.setattr("transformer_jax.runs.seeds.fit", stop)
     with pytest.raises(tj.Stopped):
-        train_replicas(seed_configs(config, 2), tmp_path, modules=path)
+        train_replicas(seed_configs(config, 2), tmp_path / "seeds", modules=path)
     for name in ("together", "seed_0", "seed_1"):
-        of_replica = tmp_path / name / "modules.json"
+        of_replica = tmp_path / "seeds" / name / "modules.json"
         assert of_replica.read_text() == (workdir / "modules.json").read_text()
 
 
@@ -270,11 +241,11 @@ def test_a_run_is_loaded_with_its_modules_alone(run):
     workdir, path, config = run
     needs = f"the run in {workdir} needs my_positions.py, whose code is not in it: give "
     asks = needs + "--modules=PATH/TO/my_positions.py, or modules= in a notebook"
-    assert told(tj.load, workdir) == asks
-    assert told(tj.train, config, workdir) == asks
+    assert message_of(tj.load, workdir) == asks
+    assert message_of(tj.train, config, workdir) == asks
     from_it = {"train.init_from": str(workdir), "task.name": "language_modeling"}
-    assert told(tj.config, "tiny_shakespeare_cpu", from_it) == asks
-    assert told(open_workdir, workdir, modules=None) == asks  # as of a teacher
+    assert message_of(tj.config, "tiny_shakespeare_cpu", from_it) == asks
+    assert message_of(open_workdir, workdir, modules=None) == asks  # as of a teacher
     loaded = tj.load(workdir, modules=path)
     assert loaded.step == 1 and len(loaded.predict(["The dog"])) == 1
     assert tj.load(workdir).step == 1  # it is here now
@@ -304,20 +275,16 @@ def test_nothing_in_a_workdir_is_executed(run, monkeypatch):
     monkeypatch.syspath_prepend(str(workdir))
     for use in (lambda m: tj.load(workdir, modules=m), lambda m: tj.train(config, workdir, m)):
         for given in (inside, str(inside), "inside"):
-            assert "is in the workdir, and nothing there is executed" in told(use, given)
+            assert "is in the workdir, and nothing there is executed" in message_of(use, given)
     monkeypatch.syspath_prepend(str(workdir.parents[1]))
     dotted = f"{workdir.parent.name}.{workdir.name}.inside"
-    assert "is in the workdir" in told(tj.load, workdir, modules=dotted)
+    assert "is in the workdir" in message_of(tj.load, workdir, modules=dotted)
 
 
 @pytest.mark.parametrize("text", ["", "{", "[1]", '[{"name": "a"}]'])
 def test_a_damaged_record_is_refused(run, text):
     (run[0] / "modules.json").write_text(text)
-    assert "modules.json cannot be read: " in told(tj.load, run[0])
-
-
-def test_a_run_without_modules_names_none(trained_workdir):
-    assert not (trained_workdir / "modules.json").exists()
+    assert "modules.json cannot be read: " in message_of(tj.load, run[0])
 
 
 def test_modules_of_the_configs_components_are_recorded(write, monkeypatch, tiny_config):
@@ -335,13 +302,3 @@ def test_modules_of_the_configs_components_are_recorded(write, monkeypatch, tiny
     ]
     user_modules.record_modules(workdir, read_settings(tiny_config()), [])
     assert not (workdir / "modules.json").exists()
-
-
-# --- The registries ---
-
-
-def test_each_choice_is_a_field_of_the_config(tiny_config):
-    config = tiny_config()
-    for field, registry in CHOICES.items():
-        section, _, name = field.partition(".")
-        assert field == registry.field and config[section][name] in {*registry, None}, field

@@ -1,15 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Diagnostics of a run, compared with values written out and with its parameters."""
 
-import json
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import transformer_jax as tj
-from tests.conftest import QUICKSTART, copy_at_step
+from tests.conftest import QUICKSTART, copy_at_step, records_of
 from transformer_jax.training.diagnostics import dead_share, entropies, part_of
 
 
@@ -37,12 +35,6 @@ def test_a_parameter_belongs_to_its_layer_and_kind():
     assert {path: part_of(path) for path in paths} == paths
 
 
-def diagnostics(workdir):
-    """Records of diagnostics: step -> record."""
-    lines = map(json.loads, (workdir / "metrics.jsonl").read_text().splitlines())
-    return {one["step"]: one for one in lines if one["split"] == "watch"}
-
-
 @pytest.fixture(scope="module")
 def run(language_model_workdir, tiny_language_model, tmp_path_factory):
     """The second half of the finished run, trained again with diagnostics at each step."""
@@ -53,9 +45,9 @@ def run(language_model_workdir, tiny_language_model, tmp_path_factory):
 
 def test_a_run_is_the_same_with_and_without_diagnostics(run, language_model):
     jax.tree.map(np.testing.assert_array_equal, run.params, language_model.params)
-    records = diagnostics(run.workdir)
-    assert sorted(records) == list(range(16, 31))
-    last = records[30]
+    records = records_of(run.workdir, "watch")
+    assert [record["step"] for record in records] == list(range(16, 31))
+    last = records[-1]
     layer = "decoder/layer_0"
     least = last[f"least_entropy/{layer}/self_attention"]
     assert 0 < least <= last[f"entropy/{layer}/self_attention"] < np.log(96)
@@ -64,7 +56,7 @@ def test_a_run_is_the_same_with_and_without_diagnostics(run, language_model):
 
 def test_norms_are_those_of_the_parameters_and_of_their_change(run):
     previous, last = (tj.load(run.workdir, checkpoint=step).params for step in (29, 30))
-    record = diagnostics(run.workdir)[30]
+    record = records_of(run.workdir, "watch")[-1]
 
     def norm(tree):
         return np.sqrt(sum(np.sum(np.square(leaf)) for leaf in jax.tree.leaves(tree)))
@@ -75,7 +67,6 @@ def test_norms_are_those_of_the_parameters_and_of_their_change(run):
         part = f"decoder/layer_0/{kind}"
         assert record[f"param/{part}"] == pytest.approx(norm(before), rel=1e-5)
         assert record[f"update/{part}"] == pytest.approx(norm(change), rel=1e-3)
-    lines = map(json.loads, (run.workdir / "metrics.jsonl").read_text().splitlines())
-    (trained,) = [one for one in lines if one["split"] == "train" and one["step"] == 30]
+    trained = records_of(run.workdir, "train")[-1]
     of_all = np.sqrt(sum(value**2 for name, value in record.items() if name.startswith("grad/")))
     assert trained["grad_norm"] == pytest.approx(of_all, rel=1e-4)

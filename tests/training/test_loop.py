@@ -50,7 +50,15 @@ class Parts:
         self.events, self.records, self.saved = [], [], {}
         self.before_step = lambda step: None
 
-    def loop(self, log_every=100, evaluate_every=100, save_every=100, patience=None, **more):
+    def loop(
+        self,
+        log_every=100,
+        evaluate_every=100,
+        save_every=100,
+        patience=None,
+        watch_every=None,
+        **more,
+    ):
         return Loop(
             train_step=self.train_step,
             to_portable=lambda state: state,
@@ -61,9 +69,9 @@ class Parts:
             learning_rate=lambda updates: updates / 10,
             utilization=lambda seconds: {"mfu": 0.1},
             profiler=Profiler("nowhere", 1, 0),
-            intervals=Intervals(log_every, evaluate_every, save_every),
+            intervals=Intervals(log_every, evaluate_every, save_every, watch_every),
             patience=patience or Patience(),
-            **{"diagnostics": NoDiagnostics(), "timer": GoodputTimer()} | more,
+            **{"diagnostics": None, "timer": GoodputTimer()} | more,
         )
 
     def train_step(self, state, batch):
@@ -117,13 +125,6 @@ class Parts:
 
     def metrics(self, split):
         return {step: metrics for step, of, metrics in self.records if of == split}
-
-
-class NoDiagnostics:
-    """Diagnostics that are never due."""
-
-    def is_due(self, step):
-        return False
 
 
 class Pending:
@@ -242,13 +243,22 @@ def test_training_ends_with_patience_and_saves_that_step():
     assert list(parts.metrics("valid")) == [2, 4, 6, 8]
 
 
-def test_speed_excludes_evaluations_and_checkpoints(monkeypatch):
-    clock = [0.0]
-    monkeypatch.setattr(loop_module, "time", SimpleNamespace(perf_counter=lambda: clock[0]))
+@pytest.fixture
+def pass_time(monkeypatch):
+    """Function that advances the clock."""
+    now = [100.0]
+    monkeypatch.setattr(loop_module, "time", SimpleNamespace(perf_counter=lambda: now[0]))
 
+    def pass_time(seconds):
+        now[0] += seconds
+
+    return pass_time
+
+
+def test_speed_excludes_evaluations_and_checkpoints(pass_time):
     def takes(seconds, function):
         def slow(*args):
-            clock[0] += seconds
+            pass_time(seconds)
             return function(*args)
 
         return slow
@@ -276,23 +286,18 @@ def test_waiting_for_data_is_told_once(caplog, monkeypatch):
     assert timer.waits_for_data
 
 
-def test_waiting_steps_get_workers_until_there_are_no_more(monkeypatch):
-    clock = [0.0]
-    monkeypatch.setattr(loop_module, "time", SimpleNamespace(perf_counter=lambda: clock[0]))
+def test_waiting_steps_get_workers_until_there_are_no_more(monkeypatch, pass_time):
     parts = Parts()
 
     def train(waited, start, stop):
         """Trains with records after two steps of a second, of which `waited` is for the batch."""
 
         def batch(self):
-            clock[0] += waited
+            pass_time(waited)
             return "batch"
 
-        def compute(step):
-            clock[0] += 1.0 - waited
-
         monkeypatch.setattr(Parts, "__next__", batch)
-        parts.before_step = compute
+        parts.before_step = lambda step: pass_time(1.0 - waited)
         parts.loop(log_every=2).run(State(start), start=start, num_steps=stop)
         return parts.events.count("add workers")
 
@@ -429,28 +434,12 @@ class TestSkippedSteps:
 def test_diagnostics_are_computed_before_their_step():
     parts = Parts()
 
-    class EverySecond:
-        def is_due(self, step):
-            return step % 2 == 0
+    def diagnose(state, rows):
+        assert rows == "batch"
+        return {"seen": state.params}
 
-        def __call__(self, state, rows):
-            assert rows == "batch"
-            return {"seen": state.params}
-
-    parts.loop(diagnostics=EverySecond()).run(State(0), 0, 5)
+    parts.loop(diagnostics=diagnose, watch_every=2).run(State(0), 0, 5)
     assert parts.metrics("watch") == {2: {"seen": 1}, 4: {"seen": 3}}
-
-
-@pytest.fixture
-def pass_time(monkeypatch):
-    """Function that advances the clock."""
-    now = [100.0]
-    monkeypatch.setattr(loop_module, "time", SimpleNamespace(perf_counter=lambda: now[0]))
-
-    def pass_time(seconds):
-        now[0] += seconds
-
-    return pass_time
 
 
 def test_time_without_an_activity_is_that_of_steps(pass_time):

@@ -240,20 +240,6 @@ def test_muon_orthogonalizes_only_the_matrices_of_layers():
     assert changed["output"]["kernel"] and changed["inner"]["bias"]
 
 
-def test_optimizers_without_a_formula_above_decay_matrices():
-    params = layer(np.random.default_rng(0))
-    zeros = jax.tree.map(np.zeros_like, params)
-    for name in OPTIMIZERS.keys() - STEPS.keys():
-        config = OptimizerConfig(name=name, weight_decay=0.1, warmup_steps=1)
-        (decayed,) = train(config, params, [zeros])
-        for module, leaf, kept in [
-            ("query", "kernel", 1 - 0.1 * paper_rate(1, 1)),
-            ("inner", "bias", 1),
-        ]:
-            expected = kept * params[module][leaf]
-            np.testing.assert_allclose(decayed[module][leaf], expected, rtol=1e-5, err_msg=name)
-
-
 @pytest.mark.parametrize("num_steps", [30, 100, 997])
 @pytest.mark.parametrize(
     "name", [name for name, kind in SCHEDULES.items() if "optimizer.final_ratio" in kind.reads]

@@ -19,8 +19,6 @@ from transformer_jax.runtime.files import require_empty, write_atomic
 
 logger = logging.getLogger(__name__)
 
-_INDEX_PAGE = "index.html"
-
 
 @verb(
     Flag("--sweep FILE", "the sweep: a file, or the name of a shipped one"),
@@ -530,7 +528,7 @@ def inspect(args: argparse.Namespace) -> None:
             _write_page(folder / name, page)
             pages.append((name, text))
     if pages:
-        _write_page(folder / _INDEX_PAGE, index_page(pages))
+        _write_page(folder / "index.html", index_page(pages))
 
 
 @verb(

@@ -195,13 +195,8 @@ def predict(args: argparse.Namespace) -> None:
     stdin = terminal.binary_stdin()  # a closed stdin is reported before a model is loaded
     options = given_flags(args, (*DECODE_OPTIONS, "num_outputs"))
     run = _load_in_job(args)
-    if args.stream:
-        _stream(run, options, stdin)
-    else:
-        _predict(run, options, stdin, args.prefixes, as_json)
-
-
-def _stream(run: Any, options: dict[str, Any], stdin: BufferedIOBase) -> None:
+    if not args.stream:
+        return _predict(run, options, stdin, args.prefixes, as_json)
     for (line,) in read_batches(stdin, most=1):
         _write_pieces(run.stream(line, **options))
 
@@ -344,14 +339,10 @@ def score(args: argparse.Namespace) -> None:
 )
 def embed(args: argparse.Namespace) -> None:
     """Reads one text a line from stdin, writes its vector as a JSON list, one a line."""
-    changes: dict[str, Any] = {}
-    if args.pooling is not None:
-        changes["task.pooling"] = args.pooling
-    if args.normalize is not None:
-        changes["task.normalize"] = args.normalize == "true"
+    flags_given = given_flags(args, ("pooling", "normalize"))
     run = load_run(args)
-    if changes:
-        run = run.with_config(changes)
+    if flags_given:
+        run = run.with_config({f"task.{name}": value for name, value in flags_given.items()})
     with counted_lines("embedded") as advance:
         for lines in read_batches(terminal.binary_stdin(), most=_LINES_AT_ONCE):
             for vector in run.embed(lines):
@@ -482,16 +473,22 @@ def load_run(args: argparse.Namespace, ensembles: bool = False) -> Any:
         run = load_ensemble(*args.workdir.split(","), **options)
     else:
         run = load(args.workdir, **options)
-    # Not every verb that loads a run has these three flags.
+    # Not every verb that loads a run has these two flags.
     max_length = getattr(args, "max_length", None)
-    search = getattr(args, "search", None)
     patches = getattr(args, "patch", None)
     if max_length:
         run = run.with_config(dict.fromkeys(_LENGTH_FIELDS, max_length))
     if args.overrides:
-        # Options of a search are checked against --search, not against the search of the run.
-        run = run.with_config(({"decode.search": search} if search else {}) | args.overrides)
+        run = run.with_config(_overrides(args))
     return run.patched(dict(patches)) if patches else run
+
+
+def _overrides(args: argparse.Namespace) -> dict[str, str]:
+    """The overrides of a run's config. Options of a search are checked against --search, not
+    against the search of the run."""
+    search = getattr(args, "search", None)
+    chosen = {"decode.search": search} if search and args.overrides else {}
+    return chosen | args.overrides
 
 
 def _is_ensemble(workdir: str) -> bool:
@@ -507,7 +504,12 @@ def _load_in_job(args: argparse.Namespace) -> Any:
 
         if _is_ensemble(args.workdir):
             raise UserError("--distributed: an ensemble runs in one process; leave the flag out")
-        _join_job(args, lambda: load_json(fetch_files(args.workdir, (CONFIG,)) / CONFIG))
+
+        def load_settings() -> Any:
+            config = fetch_files(args.workdir, (CONFIG,)) / CONFIG
+            return load_json(config, _overrides(args))
+
+        _join_job(args, load_settings)
     return load_run(args, ensembles=True)
 
 

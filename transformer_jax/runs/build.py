@@ -263,11 +263,9 @@ def build_training(
     return schedule, step, init_state
 
 
-def build_update(
-    settings: Settings, task: Task, engine: Engine
-) -> Callable[[TrainState, Batch], Update]:
-    """Builds the pure function from a state and a batch to the update of `train_step`, with its
-    gradients; errors as of `build_training`."""
+def build_update(settings: Settings, task: Task, engine: Engine) -> Callable[..., Update]:
+    """Builds the pure function from a state and a batch, and traced numbers if there are any, to
+    the update of `train_step`, with its gradients; errors as of `build_training`."""
     _, optimizer = _optimizer(settings)
     options = _update_options(settings, task, engine, optimizer)
     return functools.partial(compute_update, axis_name=engine.axis_name, **options)
@@ -296,15 +294,11 @@ def check_divided_tokens(settings: Settings, task: Task) -> None:
 
 
 def build_diagnostics(settings: Settings, task: Task, engine: Engine) -> Diagnostics:
-    """Diagnostics of training, every `logging.watch_steps` steps.
-
-    They come from one program with all rows, also if the devices run the step on their own rows.
-    """
+    """Diagnostics of training, of one program with all rows, also if the devices run the step on
+    their own rows."""
     if engine.axis_name is not None:
         engine = JitEngine(engine.mesh)
-    _, optimizer = _optimizer(settings)
-    update = functools.partial(compute_update, **_update_options(settings, task, engine, optimizer))
-    return Diagnostics(settings.logging.watch_steps, update, task.loss, engine.mesh)
+    return Diagnostics(build_update(settings, task, engine), task.loss, engine.mesh)
 
 
 def _optimizer(settings: Settings) -> tuple[optax.Schedule, optax.GradientTransformation]:

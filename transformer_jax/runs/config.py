@@ -66,6 +66,12 @@ CHANGEABLE = (
 )
 _SINGLE_STACK_OPTIONS = ("architecture", "num_layers", "num_token_types", "tie_embeddings")
 """Options of a model with one stack that an encoder-decoder does not take from it."""
+VALIDATION_FIELD = re.compile(
+    r"task\.name|data\.(name|documents|max_length|valid_.*|max_source.*|max_target.*)"
+)
+"""Fields on which the examples of the validation split depend."""
+PLACE_OF_DATA = re.compile(r"data\.(name|dir|documents|(train|valid|test)_.*)")
+"""Fields that say where data are, and nothing else of them."""
 
 
 class Config(Summarized, ConfigDict):
@@ -89,6 +95,16 @@ class Config(Summarized, ConfigDict):
         return isinstance(other, ConfigDict) and self.to_dict() == other.to_dict()
 
     __hash__ = None  # type: ignore[assignment]
+
+    # A copy keeps the origins, too: what only a loaded config names is refused in it as well.
+    def __setstate__(self, state: Mapping[str, Any]) -> None:
+        super().__setstate__(state)
+        object.__setattr__(self, "_settings", state.get("_settings"))
+
+    def copy_and_resolve_references(self, visit_map: Any = None) -> "Config":
+        config: Config = super().copy_and_resolve_references(visit_map)
+        object.__setattr__(config, "_settings", self._settings)
+        return config
 
 
 def to_config(settings: Settings) -> Config:
@@ -436,11 +452,9 @@ def _check_trainable(settings: Settings, defaults: Mapping[str, Any]) -> None:
         other (`check_sections`).
     """
     values = settings.values
-    unread = settings.resolved.unread
-    for name in FIELDS:
-        is_set = name in unread and values[name] not in (defaults[name], DEFAULTS[name])
-        if is_set and not settings.origin(name).is_loaded:
-            refuse_unread(settings.resolved, [name])
+    changed = [name for name in FIELDS if values[name] not in (defaults[name], DEFAULTS[name])]
+    not_loaded = [name for name in changed if not settings.origin(name).is_loaded]
+    refuse_unread(settings.resolved, not_loaded)
     refuse_unread_layers(settings.resolved)
     check_sections(settings)
 
@@ -525,21 +539,6 @@ def chosen_fields(values: Mapping[str, Any]) -> dict[str, Any]:
         for name, value in values.items()
         if name not in fields or value != fields[name].default
     }
-
-
-_VALIDATION = ("task.name", "data.name", "data.documents", "data.max_length")
-_VALIDATION_STARTS = ("data.valid_", "data.max_source", "data.max_target")
-_NAMES_DATA = re.compile(r"data\.(name|dir|documents|(train|valid|test)_.*)")
-
-
-def is_validation_field(name: str) -> bool:
-    """Returns True for a field on which the examples of the validation split depend."""
-    return name in _VALIDATION or name.startswith(_VALIDATION_STARTS)
-
-
-def names_data(name: str) -> bool:
-    """Returns True for a field that says where data are, and nothing else of them."""
-    return bool(_NAMES_DATA.fullmatch(name))
 
 
 def flatten(tree: Mapping[Any, Any]) -> dict[str, Any]:

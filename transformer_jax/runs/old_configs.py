@@ -29,6 +29,12 @@ def upgraded(values: Fields, where: str) -> dict[str, Any]:
                 current |= replace(value, current)
             except ValueError as error:
                 raise UserError(f"{where}: config.{field} is {value!r}, {error}") from error
+    for (field, former), present in _GONE.items():
+        if current.get(field) == former:
+            raise UserError(
+                f"{where}: config.{field} is {former!r}, which is gone since 2026-11-28: to use "
+                f"the run, write {present!r} there; to train it further, use a version before that"
+            )
     return current
 
 
@@ -64,21 +70,11 @@ def _radius(radius: Any, values: Fields) -> Fields:
     return {}
 
 
-def _without(name: str, replacement: str) -> Callable[[Any, Fields], Fields]:
-    """Refuses an optimizer or schedule that is gone: `{field: name}`."""
-
-    def replace(value: Any, values: Fields) -> Fields:
-        if value == name:
-            raise ValueError(
-                f"which is gone since 2026-11-28: to use the run, write {replacement!r} there; to "
-                "train it further, use a version before that"
-            )
-        return {_GONE[name]: value}
-
-    return replace
-
-
-_GONE = {"adagrad": "optimizer.name", "cosine_cycles": "optimizer.schedule"}
+_GONE = {
+    ("optimizer.name", "adagrad"): "adam",
+    ("optimizer.schedule", "cosine_cycles"): "cosine",
+}
+"""(field, entry that is gone) -> entry with which the run can be used."""
 _DROPPED = (
     *("optimizer.initial_accumulator", "optimizer.cycle_steps", "optimizer.cycle_growth"),
     "data.synthetic_seed",
@@ -87,8 +83,6 @@ _REPLACEMENTS: dict[str, Callable[[Any, Fields], Fields]] = {
     "model.full_attention_every": _layers,
     "model.attention_radius": _radius,
     "train.remat": _remat,
-    "optimizer.name": _without("adagrad", "adam"),
-    "optimizer.schedule": _without("cosine_cycles", "cosine"),
     "logging.wandb": _trackers,
 }
 """Former field, or field with former values -> function from its value and the other fields to what

@@ -43,7 +43,7 @@ from transformer_jax.runs import build
 from transformer_jax.runs.config import load_json, override, parsed, save_json, to_config
 from transformer_jax.runs.frozen import add_draft, load_frozen, with_stored_scores
 from transformer_jax.runs.outside import open_data, refuse_loaded
-from transformer_jax.runs.settings import Settings
+from transformer_jax.runs.settings import DEFAULTS, SECTION_FIELDS, Settings
 from transformer_jax.runs.workdir import (
     CHECKPOINTS,
     CONFIG,
@@ -222,7 +222,9 @@ class Run(Summarized):
         source = self.workdir / CHECKPOINTS
         is_merged = settings.lora.rank is not None
         if is_merged:
-            settings = override(settings, {"lora.rank": None, "train.init_from": None})
+            # All fields of the section: without a rank, no other one may be set.
+            no_adapters = {name: DEFAULTS[name] for name in SECTION_FIELDS["lora"]}
+            settings = override(settings, no_adapters | {"train.init_from": None})
         require_storable(Path(workdir))
         with atomic_folder(Path(workdir), "workdir") as folder, lock_workdir(folder):
             for name in (TOKENIZER, REFERENCE):
@@ -242,7 +244,9 @@ class Run(Summarized):
                     data_state = open_snapshot(source, self.step).data_state
                     checkpoints.save(self.step, self._training_state(), data_state)
             save_json(settings, folder / CONFIG)
-        return dataclasses.replace(self, workdir=Path(workdir), stored=True, average=None)
+        return dataclasses.replace(
+            self, settings=settings, workdir=Path(workdir), stored=True, average=None
+        )
 
     def _training_state(self) -> TrainState:
         """The state of the run's checkpoint, with the parameters of the run."""
@@ -276,8 +280,8 @@ class Run(Summarized):
             raise UserError("batch: the model reads pairs; give targets too")
         if not sources:
             raise UserError("batch: there is no text")
-        _require_pairs("batch", sources, targets or sources)
-        seconds: Sequence[str | None] = targets if targets else [None] * len(sources)
+        seconds: Sequence[Any] = [None] * len(sources) if targets is None else targets
+        _require_pairs("batch", sources, seconds)
         pairs = zip(sources, seconds, strict=True)
         rows = [self.model_inputs(source, target).inputs for source, target in pairs]
         arguments = zip(*rows, strict=True)  # one array [1, T] a row for each argument
@@ -541,7 +545,7 @@ def _require_texts(use: str, **arguments: Sequence[str]) -> None:
             raise UserError(f"{use}: {name} is one text; give a list of texts")
 
 
-def _require_pairs(use: str, sources: Sequence[str], targets: Sequence[str]) -> None:
+def _require_pairs(use: str, sources: Sequence[str], targets: Sequence[Any]) -> None:
     if len(sources) != len(targets):
         raise UserError(f"{use}: {len(sources)} sources but {len(targets)} targets; give pairs")
 

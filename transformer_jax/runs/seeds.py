@@ -56,7 +56,7 @@ from transformer_jax.runtime.files import remove
 from transformer_jax.runtime.startup import keep_freed_memory
 from transformer_jax.tasks.interface import Task
 from transformer_jax.tokenization import copy_tokenizers
-from transformer_jax.training.diagnostics import Diagnostics
+from transformer_jax.training.diagnostics import Diagnose
 from transformer_jax.training.loop import GoodputTimer
 from transformer_jax.training.state import FROZEN, TrainState
 
@@ -355,11 +355,23 @@ class Replicas(SingleRun):
 
         return evaluate_all
 
-    def diagnostics(self) -> "ReplicaDiagnostics":
-        device = self.engine.mesh.devices.flat[0]
+    def diagnostics(self) -> Diagnose:
+        """Diagnostics of replicas, one after another on one device: arrays [R]."""
+        engine = self._replicas
+        device = engine.mesh.devices.flat[0]
         mesh = make_mesh(dataclasses.replace(self.settings.parallel, data=1), [device])
-        diagnostics = build.build_diagnostics(self.settings, self.task, self._replicas)
-        return ReplicaDiagnostics(self, dataclasses.replace(diagnostics, mesh=mesh))
+        diagnostics = build.build_diagnostics(self.settings, self.task, engine)
+        of_replica = dataclasses.replace(diagnostics, mesh=mesh)
+
+        def diagnose(state: TrainState, rows: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+            metrics = []
+            for i in range(engine.num_replicas):
+                replica = jax.device_put(self.replica(state, i), replicated(mesh))
+                replica_rows = rows if engine.same_batch else _part(rows, i)
+                metrics.append(of_replica(replica, replica_rows, _part(engine.numbers, i)))
+            return _stack_metrics(metrics)
+
+        return diagnose
 
     def save_each(self, state: TrainState) -> None:
         """Saves each replica's part of the last state, which the joint checkpoints contain, and of
@@ -372,27 +384,6 @@ class Replicas(SingleRun):
             with Checkpoints(folder / CHECKPOINTS, self.settings.checkpoint) as of_replica:
                 of_replica.provenance = checkpoints.provenance
                 of_replica.save(int(state.step[i]), self.replica(state, i).saved, replica_data)
-
-
-@dataclasses.dataclass(frozen=True)
-class ReplicaDiagnostics:
-    """Diagnostics of replicas, one after another on one device: arrays [R]."""
-
-    replicas: Replicas
-    of_one: Diagnostics
-
-    def is_due(self, step: int) -> bool:
-        return self.of_one.is_due(step)
-
-    def __call__(self, state: TrainState, rows: Mapping[str, np.ndarray]) -> dict[str, Any]:
-        engine = self.replicas._replicas
-        sharding = replicated(self.of_one.mesh)
-        metrics = []
-        for i in range(engine.num_replicas):
-            replica = jax.device_put(self.replicas.replica(state, i), sharding)
-            replica_rows = rows if engine.same_batch else _part(rows, i)
-            metrics.append(self.of_one(replica, replica_rows, _part(engine.numbers, i)))
-        return _stack_metrics(metrics)
 
 
 def _part(tree: Any, replica: int) -> Any:

@@ -242,7 +242,7 @@ class SingleRun:
         return schedule
 
     def diagnostics(self) -> Diagnose:
-        """The diagnostics of training, at intervals of their own."""
+        """The diagnostics of training."""
         return build.build_diagnostics(self.settings, self.task, self.engine)
 
     def validation(self) -> Callable[[int, TrainState], Scores]:
@@ -519,4 +519,5 @@ def _intervals(settings: Settings) -> Intervals:
         log=settings.logging.every_steps,
         evaluate=settings.eval.every_steps,
         save=settings.checkpoint.every_steps,
+        watch=settings.logging.watch_steps,
     )

@@ -32,6 +32,7 @@ from transformer_jax.parallel.sharding import row_shards
 from transformer_jax.runs import build
 from transformer_jax.runs.config import read_settings
 from transformer_jax.runs.frozen import planned_teacher
+from transformer_jax.runs.run import decode_options
 from transformer_jax.runs.settings import Settings
 from transformer_jax.runs.train import limit_kept_memory, require_room
 from transformer_jax.runtime import platform
@@ -167,7 +168,8 @@ def decode(
         raise UserError(
             "benchmark decode: the config's task must be translation or language_modeling"
         )
-    options = _search_options(settings.decode, beam_size, batch_size)
+    sizes_of_search = {"batch_size": batch_size} | ({"beam_size": beam_size} if beam_size else {})
+    options = decode_options(settings.decode, task, "predict", sizes_of_search)
     params = jax.jit(task.init)(jax.random.key(settings.seed))
     params = convert_weights(options.weights, params)
     sizes = build.assumed_vocab_sizes(settings)
@@ -229,20 +231,6 @@ def _generation(
 
     run()  # compiles
     return run
-
-
-def _search_options(decode: DecodeConfig, beam_size: int | None, batch_size: int) -> DecodeConfig:
-    changes: dict[str, Any] = {"batch_size": batch_size}
-    if beam_size:
-        changes["beam_size"] = beam_size
-    try:
-        options = dataclasses.replace(decode, **changes)
-    except ValueError as error:
-        raise UserError(f"benchmark decode: {error}") from error
-    ignored = options.ignored_fields(changes)
-    if ignored:
-        raise UserError(f"benchmark decode: the config's search does not read {ignored[0]}")
-    return options
 
 
 def _row_lengths(task: Task, source: int | None, target: int | None) -> dict[str, int]:

@@ -8,7 +8,7 @@ import dataclasses
 import functools
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import Any, Protocol
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -31,35 +31,23 @@ _TOKENS = 2048  # per device, for attention and units: weights grow with the squ
 _DEAD = 1e-3  # largest absolute value of a unit that counts as dead
 
 
-class Diagnose(Protocol):
-    """Diagnostics of a run, or of replicas."""
-
-    def is_due(self, step: int) -> bool:
-        """Returns True if diagnostics are computed before this step."""
-
-    def __call__(self, state: TrainState, rows: Mapping[str, np.ndarray]) -> dict[str, Any]:
-        """Computes diagnostics, by name, of the portable state before the step and this process's
-        rows of its batch."""
+Diagnose = Callable[[TrainState, Mapping[str, np.ndarray]], Mapping[str, Any]]
+"""(portable state before a step, this process's rows of its batch) -> diagnostics by name, of a run
+or of replicas."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Diagnostics:
-    """Computes diagnostics every few steps.
+    """Computes diagnostics of a run.
 
     Attributes:
-      every: steps between two computations; None: never.
       update: (state, batch, numbers) -> update of the next step (`training.step.compute_update`).
       loss: loss of the task; its forward pass gives attention weights and hidden units.
     """
 
-    every: int | None
     update: Callable[[TrainState, Batch, Mapping[str, Any]], Update]
     loss: LossFn
     mesh: Mesh
-
-    def is_due(self, step: int) -> bool:
-        """Returns True if diagnostics are computed before this step."""
-        return self.every is not None and step % self.every == 0
 
     def __call__(
         self,

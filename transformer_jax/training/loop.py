@@ -275,14 +275,19 @@ class Patience:
 
 @dataclasses.dataclass(frozen=True)
 class Intervals:
-    """Steps between records, evaluations and checkpoints, which also happen at the last step."""
+    """Steps between records, evaluations and checkpoints, which also happen at the last step, and
+    between diagnostics; None: none."""
 
     log: int
     evaluate: int
     save: int
+    watch: int | None = None
 
     def is_evaluated(self, step: int, num_steps: int) -> bool:
         return step == num_steps or step % self.evaluate == 0
+
+    def is_watched(self, step: int) -> bool:
+        return self.watch is not None and step % self.watch == 0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -360,7 +365,7 @@ class Loop:
                 self.profiler.before_step(step)
                 with self.timer.measure("data"):
                     rows = next(self.batches)
-                if self.diagnostics.is_due(step):
+                if self.intervals.is_watched(step):
                     with meter.paused("watching"):
                         portable = self.to_portable(state)
                         self.log.record(step, SPLIT, self.diagnostics(portable, rows))

@@ -58,7 +58,8 @@ def wsd(
 
     def schedule(count: jax.typing.ArrayLike) -> jax.Array:
         left = jnp.clip((decay_steps - count - 1) / cooldown_steps, 0.0, 1.0)
-        return peak * jnp.minimum((count + 1) / warmup_steps, _between(final_ratio, left))
+        decayed = final_ratio + (1 - final_ratio) * left  # from 1 to the final ratio
+        return peak * jnp.minimum((count + 1) / warmup_steps, decayed)
 
     return schedule
 
@@ -72,11 +73,6 @@ def cosine(
         0.0, peak, warmup_steps, decay_steps, end_value=peak * final_ratio
     )
     return lambda count: schedule(count + 1)
-
-
-def _between(final_ratio: float, left: jax.Array) -> jax.Array:
-    """Interpolates from 1 at the beginning of a decay (left = 1) to `final_ratio` at its end."""
-    return final_ratio + (1 - final_ratio) * left
 
 
 @dataclasses.dataclass(frozen=True)

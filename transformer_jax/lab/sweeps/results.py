@@ -19,9 +19,9 @@ from transformer_jax.lab.sweeps.definition import Sweep
 from transformer_jax.lab.sweeps.shared_folder import SweepFolder, folder_name
 from transformer_jax.lab.sweeps.tables import Row, Rows
 from transformer_jax.runs.config import (
+    PLACE_OF_DATA,
+    VALIDATION_FIELD,
     flatten,
-    is_validation_field,
-    names_data,
     nested,
     read_settings,
 )
@@ -219,7 +219,7 @@ def require_same_validation(verb: str, of_runs: Mapping[str, Mapping[str, Any]])
     (first_name, first), *others = of_runs.items()
     for other_name, other in others:
         for name, (value, other_value) in _differing_content(first, other).items():
-            if is_validation_field(name) or name == VALIDATION_DATA:
+            if VALIDATION_FIELD.fullmatch(name) or name == VALIDATION_DATA:
                 raise UserError(
                     f"{verb}: {first_name} and {other_name} were not validated on the same "
                     f"examples: {name} is {value!r} and {other_value!r}"
@@ -245,7 +245,7 @@ def _differing_content(
     if any(name not in fields for name in digests for fields in (first, second)):
         return differing(first, second, ignored=(*ignored, *digests))
     fields = differing(first, second, ignored=ignored)
-    return {name: values for name, values in fields.items() if not names_data(name)}
+    return {name: values for name, values in fields.items() if not PLACE_OF_DATA.fullmatch(name)}
 
 
 def _differences(
