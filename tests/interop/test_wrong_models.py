@@ -101,7 +101,7 @@ REFUSED_KEYS = {
     "rope_type is 'yarn'; supported are default,": ("llama", {"rope_scaling": YARN}),
     "config.json is no llama's": ("llama", {"rope_scaling": "linear"}),
     "has no low_freq_factor": ("llama", {"rope_scaling": {"type": "llama3", "factor": 8.0}}),
-    "partial_rotary_factor is 0.5; supp": ("deepseek_v2", {"partial_rotary_factor": 0.5}),
+    "partial_rotary_factor is 0.5; only 1.0": ("deepseek_v2", {"partial_rotary_factor": 0.5}),
     "num_key_value_heads 3": ("llama", {"num_key_value_heads": 3}),
     "layer_types must name one of": ("gemma2", {"layer_types": [FULL, "chunked", FULL]}),
     "layer_types must name one of sliding_attention": ("gemma2", {"layer_types": [FULL]}),
