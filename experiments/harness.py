@@ -56,7 +56,7 @@ class RunInHarness(LM):
             tokenizers=task.tokenizers,
             max_length=task.max_length,
             loss_options=task.loss_options,
-            windows=DocumentWindows("apart"),
+            windows=DocumentWindows("apart", 0, task.max_length),  # no documents are cut
         )
         self._run, self._begins = dataclasses.replace(run, task=self._task), begins
         self._tokenizer = task.tokenizers.text("text")

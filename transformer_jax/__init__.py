@@ -22,34 +22,6 @@ from typing import Any
 
 from transformer_jax.errors import Stopped, UserError
 
-__all__ = [
-    "Chat",
-    "Claim",
-    "Stopped",
-    "Sweep",
-    "UserError",
-    "check_attention",
-    "check_loss",
-    "check_mask",
-    "check_model",
-    "check_positions",
-    "check_schedule",
-    "check_search",
-    "check_training",
-    "compare",
-    "config",
-    "decide",
-    "load",
-    "load_ensemble",
-    "merge_tables",
-    "night",
-    "plan",
-    "read_data",
-    "sweep",
-    "train",
-    "verify",
-]
-
 _LAZY = {
     "Chat": ("transformer_jax.runs.chat", "Chat"),
     "Claim": ("transformer_jax.lab.evidence.claims", "Claim"),
@@ -75,6 +47,8 @@ _LAZY = {
     "train": ("transformer_jax.runs.train", "train"),
     "verify": ("transformer_jax.lab.verification.verify", "verify"),
 }
+
+__all__ = ["Stopped", "UserError", *_LAZY]
 
 _GIVES_RUNS = ("Chat", "load", "load_ensemble", "sweep", "train")
 

@@ -23,27 +23,21 @@ class Summarized:
         raise NotImplementedError
 
     def __repr__(self) -> str:
-        return as_text(type(self).__name__, self.summary())
+        """The class, and at most eleven lines of names and values."""
+        shown = _shown(self.summary())
+        width = max(map(len, shown), default=0)
+        lines = (f"  {name:{width}}  {value}" for name, value in shown.items())
+        return "\n".join([type(self).__name__, *lines])
 
     def _repr_html_(self) -> str:
-        return as_html(type(self).__name__, self.summary())
-
-
-def as_text(title: str, summary: Mapping[str, Any]) -> str:
-    """The title, and at most eleven lines of names and values."""
-    shown = _shown(summary)
-    width = max(map(len, shown), default=0)
-    return "\n".join([title, *(f"  {name:{width}}  {value}" for name, value in shown.items())])
-
-
-def as_html(title: str, summary: Mapping[str, Any]) -> str:
-    """A table of HTML with the title and the values, all text escaped."""
-    rows = "".join(
-        f'<tr><th style="{_STYLE}">{html.escape(name)}</th>'
-        f'<td style="{_STYLE}">{html.escape(value)}</td></tr>'
-        for name, value in _shown(summary).items()
-    )
-    return f'<table><caption style="{_STYLE}"><b>{html.escape(title)}</b></caption>{rows}</table>'
+        """A table of HTML with the class and the values, all text escaped."""
+        rows = "".join(
+            f'<tr><th style="{_STYLE}">{html.escape(name)}</th>'
+            f'<td style="{_STYLE}">{html.escape(value)}</td></tr>'
+            for name, value in _shown(self.summary()).items()
+        )
+        title = html.escape(type(self).__name__)
+        return f'<table><caption style="{_STYLE}"><b>{title}</b></caption>{rows}</table>'
 
 
 def numbers(values: Mapping[str, Any]) -> str:

@@ -32,7 +32,7 @@ def main() -> int:
         ours = run.predict(lines, beam_size=4, length_penalty="power", alpha=1.0)
         theirs = translations(run, args.model, lines)
     else:
-        search = {"top_k": 1} if run.settings.decode.is_sampling else {"search": "greedy"}
+        search = {"top_k": 1} if run.settings.decode.temperature else {"search": "greedy"}
         ours = run.predict(lines, max_extra_length=CONTINUED, **search)
         theirs = continuations(run, args.model, lines)
     differing = [i for i in range(len(lines)) if ours[i] != theirs[i]]

@@ -2,34 +2,20 @@
 """Opening of data sets by name: splits, several files, several sets, and errors of the config."""
 
 import dataclasses
-import gzip
+from functools import partial
 
 import pytest
 
+from tests import refusals
+from tests.data.writing import write
 from transformer_jax.data.config import DataConfig
 from transformer_jax.data.sets import embedded, labeled_sets, pair_sets
 from transformer_jax.data.sources import SOURCES, open_corpora, open_split
 from transformer_jax.errors import UserError
 
 
-def write_lines(path, *lines: str) -> str:
-    data = "".join(f"{line}\n" for line in lines).encode()
-    path.write_bytes(gzip.compress(data) if path.suffix == ".gz" else data)
-    return str(path)
-
-
-@pytest.mark.parametrize(
-    "field, value",
-    [
-        ("max_source_length", 1),
-        ("max_target_length", 0),
-        ("synthetic_size", 0),
-        ("num_train_examples", 0),
-    ],
-)
-def test_impossible_sizes_are_rejected(field, value):
-    with pytest.raises(ValueError, match=field):
-        DataConfig(**{field: value})
+def write_lines(path, *lines):
+    return write(path, "".join(f"{line}\n" for line in lines))
 
 
 @pytest.fixture
@@ -168,10 +154,11 @@ def test_a_set_with_an_empty_folder_is_found_below_the_data_root(
     assert len(open_split(config, "train")) == 2
 
 
-@pytest.mark.parametrize("weights", ["0,1", "-1,2", "one", "nan,1", "inf,1", "", "1e300,1e-300"])
-def test_weights_that_are_not_positive_are_rejected(weights):
-    with pytest.raises(ValueError, match="weights is "):
-        DataConfig(weights=weights)
+def test_weights_that_are_not_positive_or_exclude_another_field_are_rejected():
+    weights = ("0,1", "-1,2", "one", "nan,1", "inf,1", "", "1e300,1e-300")
+    table = {f"weights is {text!r}": partial(DataConfig, weights=text) for text in weights}
+    both = partial(DataConfig, weights="2,1", num_train_examples=5)
+    refusals.assert_refused(table | {"exclude each other": both})
 
 
 @pytest.mark.parametrize(
@@ -239,11 +226,6 @@ def test_what_cannot_be_opened_is_refused(parallel_text, multi30k_folder, tmp_pa
             "too many documents": (opening(text, "train"), "is 2, but there are 1 documents: "),
         }
     )
-
-
-def test_weights_exclude_a_number_of_examples():
-    with pytest.raises(ValueError, match="exclude each other"):
-        DataConfig(weights="2,1", num_train_examples=5)
 
 
 def test_the_corpora_of_a_split_have_names(tmp_path):

@@ -5,7 +5,6 @@
 import itertools
 import re
 from copy import copy
-from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -13,7 +12,6 @@ import numpy as np
 import pytest
 
 from tests.decoding.toy_models import BANNED, EOS, PAD, Historian, MarkovChain, log_softmax, score
-from tests.refusals import assert_refused
 from transformer_jax.decoding import BeamSearch, Start
 from transformer_jax.decoding.beam_search import SMALLEST_BATCH, TOP_K_BLOCK, advance, top_k
 
@@ -155,17 +153,6 @@ def test_empty_places_have_score_minus_infinity_and_padding():
     assert (found.scores[:, 3] == -np.inf).all() and (found.tokens[:, 3] == PAD).all()
 
 
-def test_a_sentence_does_not_depend_on_its_neighbours():
-    model = Historian(9, batch_size=5, vocab_size=17, eos_bonus=2.0)
-    limits = np.array([5, 12, 2, 9, 12])
-    run = compiled_search(model, max_length=12, beam_size=4, alpha=0.6, banned_ids=BANNED)
-    together = run(*model.prefill(), max_lengths=limits)
-    for i in range(len(limits)):
-        alone = run(*model.prefill(slice(i, i + 1)), max_lengths=limits[i : i + 1])
-        np.testing.assert_array_equal(alone.tokens[0], together.tokens[i])
-        np.testing.assert_allclose(alone.scores[0], together.scores[i], rtol=1e-6)
-
-
 @pytest.mark.parametrize(("beam_size", "most_steps"), [(1, 2), (4, 30)])
 def test_stops_when_no_hypothesis_can_enter_the_result(beam_size, most_steps):
     model, steps = Historian(10, batch_size=2, vocab_size=17), []
@@ -219,13 +206,6 @@ def test_fewer_outputs_are_the_best_of_all():
     found = search(model, [12] * 8, num_outputs=2, **settings)
     np.testing.assert_array_equal(found.tokens, full.tokens[:, :2])
     np.testing.assert_allclose(found.scores, full.scores[:, :2], rtol=1e-6)
-
-
-def test_settings_out_of_range_are_refused():
-    model = Historian(0, batch_size=1, vocab_size=17)
-    for settings in ({"beam_size": 0}, {"beam_size": 18}, {"num_outputs": 3}, {"alpha": -1.0}):
-        options = {"beam_size": 2, "num_outputs": 1, "alpha": 0.6} | settings
-        assert_refused({next(iter(settings)): partial(search, model, [3], **options)})
 
 
 def test_no_step_sorts_all_candidates():

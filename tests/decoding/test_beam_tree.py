@@ -4,7 +4,6 @@
 import functools
 import json
 import re
-from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -12,7 +11,6 @@ import numpy as np
 import pytest
 
 from tests.decoding.toy_models import BANNED, EOS, PAD, Historian, MarkovChain, log_softmax, score
-from tests.refusals import assert_refused
 from transformer_jax.decoding import BeamSearch, Start
 from transformer_jax.decoding.beam_tree import beam_tree
 
@@ -168,11 +166,3 @@ def test_it_is_written_as_json():
     assert all(list(node) == fields for node in read["nodes"])
     assert [node["id"] for node in read["nodes"]] == list(range(len(read["nodes"])))
     assert read["nodes"][0]["parent"] is None and read["nodes"][0]["state"] == "start"
-
-
-def test_a_tree_is_of_one_sentence():
-    model = MarkovChain(0, 2, num_words=3, vocab_size=8)
-    start = Start(*model.prefill(), jnp.array([3, 3]), keys=None)
-    sizes = {"num_outputs": 1, "max_length": 3, "to_pieces": texts}
-    call = partial(beam_tree, BeamSearch(2, ALPHA, EOS, PAD), model.decode_step, start, **sizes)
-    assert_refused({"a tree is of one sentence; there are 2": call})

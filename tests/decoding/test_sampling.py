@@ -63,13 +63,6 @@ def test_a_score_is_the_log_probability_under_the_model_itself():
             assert score == pytest.approx(sum(log_softmax[a, b] for a, b in path), abs=1e-4)
 
 
-def test_samples_of_a_sentence_depend_on_its_own_key_only():
-    together, _ = draw(5, 3)
-    alone, _ = draw(1, 3, first_key=2)
-    np.testing.assert_array_equal(together[2], alone[0])
-    assert len({row.tobytes() for row in together}) == 5
-
-
 def kept(logits, **options):
     """True for the tokens that may be sampled."""
     return np.isfinite(run(truncated_logits, np.float32(logits), 1.0, **options))
@@ -116,12 +109,3 @@ def test_top_p_keeps_the_nucleus_of_rounded_logits():
             sums = np.cumsum(np.exp(row[order] - row.max())) / np.exp(row - row.max()).sum()
             expected = order[: np.searchsorted(sums, top_p) + 1]
             assert set(np.flatnonzero(of_row)) == set(expected)
-
-
-def test_top_k_of_one_is_greedy():
-    tokens, _ = draw(1, 1, top_k=1)
-    expected, last = [], BOS
-    while len(expected) < 4 and last != EOS:
-        last = int(np.argmax(probabilities(TABLE[last])))
-        expected.append(last)
-    assert tokens[0, 0].tolist() == expected + [PAD] * (4 - len(expected))

@@ -208,20 +208,6 @@ def test_both_models_have_read_all_tokens_but_the_last():
             np.testing.assert_array_equal(part.read, length - 1)
 
 
-def test_a_state_that_cannot_forget_is_refused():
-    chain, step = two_chains(1)
-    start = start_of(chain, [4, 4])
-    start = Start(start.logits, (), jnp.zeros(2), start.max_lengths, start.keys)
-    sampler = SpeculativeSampler(1.0, None, None, **IDS)
-    plain = DraftedStep(*[lambda tokens, memory, state: (jnp.array(chain)[tokens], state)] * 2)
-    for decode_step, message in ((plain, "cannot forget"), (step.model, "draft")):
-        with pytest.raises(TypeError, match=message):
-            jax.eval_shape(
-                lambda start: sampler.find(decode_step, start, num_outputs=1, max_length=4),  # noqa: B023
-                start,
-            )
-
-
 def test_a_state_with_fields_of_its_own_says_how_it_rewinds():
     @jax.tree_util.register_dataclass
     @dataclasses.dataclass

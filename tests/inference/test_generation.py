@@ -88,7 +88,7 @@ def oracle(logits_of, prompt, number, decode):
             allowed[allowed < np.sort(allowed)[-decode.top_k]] = -np.inf
         chosen = int(
             jax.random.categorical(jax.random.fold_in(key, step), jnp.array(allowed))
-            if decode.is_sampling
+            if decode.temperature
             else allowed.argmax()
         )
         log_prob += float(jax.nn.log_softmax(logits)[chosen])

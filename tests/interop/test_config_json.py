@@ -106,7 +106,7 @@ def outcome(given):
     generation = dataclasses.replace(
         generation, start=None, ends=()
     )  # `ids` has them with the defaults
-    return *model, generation, unread_keys(family, keys)[0]
+    return *model, generation, unread_keys(family, keys)
 
 
 def other_value(key, value):

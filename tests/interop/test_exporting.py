@@ -16,7 +16,6 @@ from safetensors.numpy import load_file
 import transformer_jax as tj
 from tests.interop.published import FIXTURES, padded
 from tests.refusals import assert_refused
-from transformer_jax.checkpoints.step_folder import named_leaves
 from transformer_jax.conversations import TEMPLATES, chat_template
 from transformer_jax.errors import UserError
 from transformer_jax.interop import weights
@@ -33,12 +32,6 @@ LINES = ["Der Hund", "A woman", "two people", "<s> and 😀"]
 @pytest.fixture(scope="module")
 def ctranslate2():
     return pytest.importorskip("ctranslate2")
-
-
-@pytest.fixture(scope="module")
-def own(trained):
-    """Run trained here: the paper's encoder-decoder and its tokenizer."""
-    return trained
 
 
 ROUND_TRIP = ["marian_separate", "gpt2", "gemma2", "roberta_classification", "bart_classification"]
@@ -131,9 +124,9 @@ def test_exports_keep_context_search_and_licence(licensed, tmp_path):
     assert 'LlamaForCausalLM.from_pretrained("DIR")' in card and str(tmp_path) not in card
 
 
-def test_an_exported_run_can_be_imported_again(own, tmp_path, caplog):
+def test_an_exported_run_can_be_imported_again(trained, tmp_path, caplog):
     with caplog.at_level(logging.WARNING):
-        export_run(own, tmp_path / "out", "hf")
+        export_run(trained, tmp_path / "out", "hf")
     assert "norms add 1e-05 to the variance, and 1e-06 in the run" in caplog.text
     keys = json.loads((tmp_path / "out" / "config.json").read_text())
     assert keys["architectures"] == ["PegasusForConditionalGeneration"]
@@ -142,13 +135,13 @@ def test_an_exported_run_can_be_imported_again(own, tmp_path, caplog):
     assert "Its licence is not known" in (tmp_path / "out" / "README.md").read_text()
     import_model(str(tmp_path / "out"), tmp_path / "again")
     again = tj.load(tmp_path / "again")
-    text = own.tokenizer.text("source")
+    text = trained.tokenizer.text("source")
     for line in LINES:
         assert again.tokenizer.text("source").encode(line) == text.encode(line)
         assert again.tokenizer.text("target").decode(text.encode(line)) == text.decode(
             text.encode(line)
         )
-    scores = (run.score(LINES[:3], LINES[:3]) for run in (own, again))
+    scores = (run.score(LINES[:3], LINES[:3]) for run in (trained, again))
     np.testing.assert_allclose(*scores, rtol=1e-3)
 
 
@@ -184,9 +177,9 @@ def assert_likeliest(run, side, prompts, outputs, limits, sources=()):
         assert likeliest[: len(ended)] == ended
 
 
-@pytest.mark.parametrize("name", ["own", "marian", "bart", "t5"])
-def test_ctranslate2_finds_the_likeliest_translations(ctranslate2, own, run_of, tmp_path, name):
-    run = own if name == "own" else run_of(name)
+@pytest.mark.parametrize("name", ["trained", "marian", "bart", "t5"])
+def test_ctranslate2_finds_the_likeliest_translations(ctranslate2, trained, run_of, tmp_path, name):
+    run = trained if name == "trained" else run_of(name)
     export_run(run, tmp_path / "out", "ctranslate2")
     translator = ctranslate2.Translator(str(tmp_path / "out"), compute_type="float32")
     source, target = run.tokenizer.text("source"), run.tokenizer.text("target")
@@ -234,9 +227,9 @@ def test_ctranslate2_finds_the_likeliest_continuations(ctranslate2, run_of, tmp_
     assert_likeliest(run, "text", prompts, outputs, [6, 6])
 
 
-def test_int8_is_smaller(ctranslate2, own, tmp_path):
+def test_int8_is_smaller(ctranslate2, trained, tmp_path):
     for quantization in ("float32", "int8"):
-        export_run(own, tmp_path / quantization, "ctranslate2", quantization)
+        export_run(trained, tmp_path / quantization, "ctranslate2", quantization)
     sizes = [(tmp_path / one / "model.bin").stat().st_size for one in ("float32", "int8")]
     assert sizes[1] < 0.7 * sizes[0]  # the model is tiny
     translator = ctranslate2.Translator(str(tmp_path / "int8"))
@@ -260,30 +253,22 @@ def test_what_ctranslate2_cannot_run_is_named_and_nothing_is_written(run_of, tmp
     assert not out.exists()
 
 
-def test_nothing_is_overwritten(own, tmp_path):
+def test_nothing_is_overwritten(trained, tmp_path):
     (tmp_path / "mine.txt").write_text("mine")
     for directory in (tmp_path, tmp_path / "mine.txt"):
         with pytest.raises(UserError, match="--to: .*(not empty|cannot be used)"):
-            export_run(own, directory, "hf")
+            export_run(trained, directory, "hf")
     assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
     with pytest.raises(UserError, match="--quantization goes with"):
-        export_run(own, tmp_path / "out", "hf", "int8")
+        export_run(trained, tmp_path / "out", "hf", "int8")
 
 
-def test_a_full_disk_is_one_line_and_leaves_nothing(own, tmp_path, monkeypatch):
+def test_a_full_disk_is_one_line_and_leaves_nothing(trained, tmp_path, monkeypatch):
     def save(tensors, path, metadata):
         path.write_bytes(b"half")
         raise SafetensorError("I/O error: No space left on device (os error 28)")
 
     monkeypatch.setattr(weights, "save_file", save)
     with pytest.raises(UserError, match="--to: .*/out cannot be written: .*No space left"):
-        export_run(own, tmp_path / "out", "hf")
+        export_run(trained, tmp_path / "out", "hf")
     assert list(tmp_path.iterdir()) == []
-
-
-def test_parameters_are_exported_under_transformers_names(own, tmp_path):
-    export_run(own, tmp_path / "out", "hf")
-    tensors = load_file(tmp_path / "out" / "model.safetensors")
-    kernel = named_leaves(own.params)["encoder/layer_0/feed_forward/outer/kernel"]
-    order = np.r_[0 : kernel.shape[1] : 2, 1 : kernel.shape[1] : 2]  # sines, then cosines
-    np.testing.assert_array_equal(tensors["model.encoder.layers.0.fc2.weight"].T, kernel[:, order])

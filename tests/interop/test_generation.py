@@ -21,8 +21,8 @@ SEARCHED = {
     "beam": ["marian", "bart", "t5"],
     "greedy": ["gpt2", "gemma3", "qwen3_moe", "deepseek_v2"],
 }
-"""Models with each kind of positions, cache and feed-forward layer. `test_families` computes the
-likelihood of the outputs of all."""
+"""Models with each kind of positions, cache and feed-forward layer. `test_families` compares the
+logits of all."""
 
 
 def specials(name):

@@ -61,8 +61,7 @@ def use_hub(monkeypatch, tmp_path, endpoint):
 def listing(names):
     """The hub's answer about a repository with files of these names."""
     siblings = [{"rfilename": name} for name in names]
-    content = {"id": "a/b", "sha": REVISION, "siblings": siblings}
-    return 200, {"Content-Type": "application/json"}, json.dumps(content).encode()
+    return json_answer({"id": "a/b", "sha": REVISION, "siblings": siblings})
 
 
 def json_answer(content):

@@ -19,11 +19,10 @@ from transformer_jax.cli.main import main
 from transformer_jax.conversations import Turn
 from transformer_jax.inference.config import DecodeConfig
 from transformer_jax.inference.generation import Output
-from transformer_jax.interop.config_json import find_family, read_json
+from transformer_jax.interop.config_json import read_json
 from transformer_jax.interop.exporting import export_run
 from transformer_jax.interop.importing import import_model
-from transformer_jax.interop.weights import INDEX, WEIGHTS, save_tensors, to_tensors
-from transformer_jax.models.classifier import body_config
+from transformer_jax.interop.weights import WEIGHTS, save_tensors
 from transformer_jax.tokenization import import_tokenizer, store_tokenizers
 
 LINES = ["The dog runs.", "a", "A red ball, two"]
@@ -32,26 +31,6 @@ CLASSIFIERS += ["bart_classification"]
 TAGGERS = ["bert_tagging", "roberta_tagging", "distilbert_tagging"]
 MASKED = ["bert", "roberta", "camembert"]
 SHORT = {"max_extra_length": 3, "num_outputs": 1}
-
-
-def tensors_of(directory):
-    """Reads all tensors of a directory with the library safetensors."""
-    names = [WEIGHTS]
-    if (directory / INDEX).exists():
-        names = sorted(set(read_json(directory / INDEX)["weight_map"].values()))
-    return {name: one for path in names for name, one in load_file(directory / path).items()}
-
-
-@pytest.mark.parametrize("name", ["marian", "bart", "gpt2", "qwen2", *CLASSIFIERS, *TAGGERS])
-def test_the_parameters_are_the_tensors(run_of, name):
-    run = run_of(name)
-    family, _ = find_family(read_json(FIXTURES / name / "config.json"))
-    leaves = {path: np.asarray(leaf) for path, leaf in named_leaves(run.params).items()}
-    theirs = tensors_of(FIXTURES / name)
-    ours = to_tensors(family, body_config(run.model), leaves)
-    assert theirs.keys() <= ours.keys()
-    for tensor in theirs:
-        np.testing.assert_array_equal(ours[tensor], theirs[tensor])
 
 
 def test_a_source_longer_than_the_positions_is_truncated(run_of, caplog):
@@ -133,7 +112,7 @@ def test_a_class_without_a_search_has_none(tmp_path):
 def test_logits_of_tags_are_those_of_the_published_model(run_of, name):
     run, want = run_of(name), expected(name)
     rows = [row[:n].tolist() for row, n in zip(want["tokens"], want["lengths"], strict=True)]
-    found = run.task._probabilities(run.params, text_rows(run.task, rows))
+    found = run.task.probabilities(run.params, text_rows(run.task, rows))
     for probabilities, logits, row in zip(found, want["logits"], rows, strict=True):
         expected_log = jax.nn.log_softmax(logits[: len(row)])
         np.testing.assert_allclose(np.log(probabilities[: len(row)]), expected_log, atol=1e-5)
@@ -272,7 +251,7 @@ def test_an_imported_model_can_be_talked_to(chat_model, workdir_of):
     task, question = chat._run.task, (Turn("user", "Hello"),)
     text = "<|im_start|>user\nHello<|im_end|>\n<|im_start|>assistant\n"
     assert task.chat_tokenizer.encode_prompt(question) == run.tokenizer["text"].encode(text)
-    generator = task.text_generator.token_generator
+    generator = task.token_generator
     assert {generator.specials.eos, *generator.specials.ends} == {282, 280}
     # Any token ends the answer if all are declared as ends.
     specials = dataclasses.replace(generator.specials, ends=tuple(range(280)))

@@ -60,18 +60,13 @@ def test_shards_are_read_as_one_model(tmp_path):
     (tmp_path / INDEX).write_text(json.dumps({"weight_map": names}))
     tensors = Tensors(tmp_path)
     np.testing.assert_array_equal(tensors.read("a.bias"), ARRAYS["a.bias"])
-    assert tensors.file_of("a.bias").name == "model-1.safetensors"
+    assert tensors.files["a.bias"].name == "model-1.safetensors"
 
 
-@pytest.mark.parametrize("name", ["..", "../b", "/b", "a/b", "", "a\\b", "gone.safetensors"])
-def test_an_index_can_only_name_files_of_its_folder(tmp_path, name):
-    (tmp_path / INDEX).write_text(json.dumps({"weight_map": {"a": name}}))
-    with pytest.raises(UserError, match="cannot be read"):
-        Tensors(tmp_path)
-
-
-def test_an_invalid_index_is_reported(tmp_path):
-    for index in ("", "{}", '{"weight_map": 3}', '{"weight_map": {}}', '{"weight_map": {"a": 3}}'):
+def test_an_index_can_only_name_files_of_its_folder(tmp_path):
+    invalid = ["", "{}", '{"weight_map": 3}', '{"weight_map": {}}', '{"weight_map": {"a": 3}}']
+    names = ["..", "../b", "/b", "a/b", "", "a\\b", "gone.safetensors"]
+    for index in [*invalid, *(json.dumps({"weight_map": {"a": name}}) for name in names)]:
         (tmp_path / INDEX).write_text(index)
         with pytest.raises(UserError, match="cannot be read"):
             Tensors(tmp_path)

@@ -4,7 +4,6 @@ are consistent."""
 
 import dataclasses
 import functools
-import itertools
 
 import jax
 import jax.numpy as jnp
@@ -12,10 +11,9 @@ import numpy as np
 import pytest
 
 from tests.compiled import apply
-from tests.models.test_encoder_decoder import PACKED, PADDED, SOURCES, TARGETS, padded, together
+from tests.models.test_encoder_decoder import PACKED, PADDED, SOURCES, TARGETS, together
 from tests.nn.recurrent import recurrent_oracle as oracle
 from tests.refusals import assert_refused
-from transformer_jax.decoding import BeamSearch, Start
 from transformer_jax.models import recurrent
 from transformer_jax.models.config import ModelConfig
 from transformer_jax.models.recurrent import RecurrentEncoderDecoder
@@ -82,6 +80,8 @@ def test_cached_decoding_equals_the_full_forward_pass(kind):
             np.testing.assert_allclose(found[row], expected, rtol=1e-4, atol=1e-5)
         tokens = np.array([TARGETS[row][length + step] for row, length in enumerate(lengths)])
         found, state = decode_step(drawn, tokens, memory, state)
+    # A search reorders rows of the state with their hypotheses.
+    assert {leaf.shape[0] for leaf in jax.tree.leaves(state)} == {2}
 
 
 def test_state_bytes_are_those_of_the_state(kind):
@@ -90,48 +90,6 @@ def test_state_bytes_are_those_of_the_state(kind):
     sides = (row, row[0], row, row[0], 5)
     *_, state = jax.eval_shape(lambda: model.apply(drawn, *sides, method="prefill"))
     assert model.state_bytes(5) == sum(4 * leaf.size for leaf in jax.tree.leaves(state))
-
-
-def test_a_wide_beam_finds_what_enumeration_finds(random_params):
-    """With input feeding, where a beam's state is more than the states of its cells."""
-    sizes = {"source_vocab_size": 40, "target_vocab_size": 40}
-    model = RecurrentEncoderDecoder(dataclasses.replace(CONFIG, **KINDS["luong"], **sizes))
-    drawn, eos, words, limit = random_params(model, **PACKED), 3, (4, 5, 6), 3
-    banned = tuple({*range(40)} - {eos, *words})
-    wide = (1 + len(words)) * len(words) ** (limit - 1)  # hypotheses compared at the limit
-    search = BeamSearch(wide, alpha=0.6, eos_id=eos, pad_id=0, banned_ids=banned)
-
-    @jax.jit
-    def find(source, sizes):
-        one = jnp.ones_like(sizes)
-        sides = (source, sizes, 2 * one[:, None], one, limit)
-        start = Start(*model.apply(drawn, *sides, method="prefill"), limit * one, keys=None)
-        step = functools.partial(model.apply, drawn, method="decode_step")
-        return search.find(step, start, num_outputs=wide, max_length=limit)
-
-    found = find(PADDED["source"], np.array([len(source) for source in SOURCES]))
-    prefixes = [[2, *two] for two in itertools.product(words, repeat=limit - 1)]
-    batch = padded([source for source in SOURCES for _ in prefixes], prefixes * len(SOURCES))
-    log_probs = jax.nn.log_softmax(jax.jit(model.apply)(drawn, **batch))
-    for row, of_source in enumerate(np.split(np.asarray(log_probs), len(SOURCES))):
-        ended, cut = {}, {}
-        for rows, (_, *prefix) in zip(of_source, prefixes, strict=True):
-            for length in range(limit):
-                tokens = (*prefix[:length], eos)
-                log_prob = sum(rows[t, token] for t, token in enumerate(tokens))
-                ended[tokens] = log_prob / ((5 + len(tokens)) / 6) ** 0.6
-            for last in words:  # of the same length as the last one above
-                longer = log_prob + rows[limit - 1, last] - rows[limit - 1, eos]
-                cut[*prefix, last] = longer / ((5 + limit) / 6) ** 0.6
-        assert (len(ended), len(cut)) == (1 + 3 + 9, 27)
-        best = [*by_score(ended), *by_score(cut)][:wide]
-        outputs = [tuple(t[t != 0].tolist()) for t in found.tokens[row]]
-        assert outputs == [tokens for tokens, _ in best]
-        np.testing.assert_allclose(found.scores[row], [value for _, value in best], rtol=1e-5)
-
-
-def by_score(outputs):
-    return sorted(outputs.items(), key=lambda item: -item[1])
 
 
 def test_reading_backward_equals_reading_the_reversed_source(random_params):

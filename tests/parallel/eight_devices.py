@@ -4,6 +4,7 @@
 import collections
 import dataclasses
 from pathlib import Path
+from types import SimpleNamespace
 
 import jax
 import numpy as np
@@ -125,8 +126,8 @@ def first_state(abstract):
     return jax.tree_util.tree_map_with_path(draw, abstract)
 
 
-def start(layout, name, dropout_rate=0.0, **fields):
-    """Engine, compiled step, first state and batch of a training."""
+def prepare(layout, name, dropout_rate=0.0, **fields):
+    """Parts of a training of which nothing is compiled."""
     # Forced devices have no such attribute; those of TPU slices do.
     type(jax.devices()[0]).slice_index = property(lambda one: one.id % 2 * (layout == "two slices"))
     engine = engine_of(layout)
@@ -134,10 +135,22 @@ def start(layout, name, dropout_rate=0.0, **fields):
     if settings.model.scan_layers:
         engine = ScanEngine(engine)
     _, train_step, init_state = build.build_training(settings, task, engine)
-    abstract = build.abstract_state(settings, init_state, engine.mesh)
-    batch = unequal_batch(task.lengths)
-    step = engine.compile(train_step, abstract, jax.eval_shape(lambda: batch))
-    return engine, step, engine.from_portable(first_state(abstract)), batch
+    return SimpleNamespace(
+        engine=engine,
+        task=task,
+        settings=settings,
+        train_step=train_step,
+        init_state=init_state,
+        state=build.abstract_state(settings, init_state, engine.mesh),
+        batch=unequal_batch(task.lengths),
+    )
+
+
+def start(layout, name, dropout_rate=0.0, **fields):
+    """Engine, compiled step, first state and batch of a training."""
+    run = prepare(layout, name, dropout_rate, **fields)
+    step = run.engine.compile(run.train_step, run.state, jax.eval_shape(lambda: run.batch))
+    return run.engine, step, run.engine.from_portable(first_state(run.state)), run.batch
 
 
 def divided_run(layout, name="translation", dropout_rate=0.0, steps=1, **fields):
@@ -155,12 +168,9 @@ def divided_run(layout, name="translation", dropout_rate=0.0, steps=1, **fields)
 
 def gradient_norms(layout, **fields):
     """Norms of the gradient of the first step by part of the model, from diagnostics."""
-    engine = engine_of(layout)
-    task, settings = task_and_settings(dropout_rate=0.0, **fields)
-    _, _, init_state = build.build_training(settings, task, engine)
-    abstract = build.abstract_state(settings, init_state, engine.mesh)
-    state = first_state(abstract)
-    found = build.build_diagnostics(settings, task, engine)(state, unequal_batch(task.lengths))
+    run = prepare(layout, **fields)
+    diagnose = build.build_diagnostics(run.settings, run.task, run.engine)
+    found = diagnose(first_state(run.state), run.batch)
     prefix = "grad/"
     return {name[len(prefix) :]: norm for name, norm in found.items() if name.startswith(prefix)}
 
@@ -176,35 +186,23 @@ def norms_by_part(gradient):
 
 def created(layout, **fields):
     """The parameters of `create_state`."""
-    engine = engine_of(layout)
-    task, settings = task_and_settings(dropout_rate=0.0, **fields)
-    _, _, init_state = build.build_training(settings, task, engine)
-    abstract = build.abstract_state(settings, init_state, engine.mesh)
-    return jax.device_get(create_state(init_state, settings.seed, abstract).params)
+    run = prepare(layout, **fields)
+    return jax.device_get(create_state(run.init_state, run.settings.seed, run.state).params)
 
 
 def share(layout, **fields):
     """Share of the state on one device."""
-    engine = engine_of(layout)
-    task, settings = task_and_settings("language_modeling", 0.0, **fields)
-    _, _, init_state = build.build_training(settings, task, engine)
-    leaves = jax.tree.leaves(build.abstract_state(settings, init_state, engine.mesh))
+    leaves = jax.tree.leaves(prepare(layout, "language_modeling", **fields).state)
     held = sum(np.prod(leaf.sharding.shard_shape(leaf.shape)) for leaf in leaves)
     return float(held / sum(leaf.size for leaf in leaves))
 
 
 def jax_pmap_run(**fields):
     """Loss and gradient of the first step under `jax.pmap` on eight devices."""
-    engine = engine_of("pmap 8")
-    task, settings = task_and_settings(**fields)
-    _, train_step, init_state = build.build_training(settings, task, engine)
-    abstract = build.abstract_state(settings, init_state, engine.mesh)
-    batch = {
-        name: rows.reshape(8, -1, *rows.shape[1:])
-        for name, rows in unequal_batch(task.lengths).items()
-    }
-    step = jax.pmap(train_step, engine.axis_name, in_axes=(None, 0), out_axes=None)
-    state, sums = step(first_state(abstract), batch)
+    run = prepare("pmap 8", **fields)
+    batch = {name: rows.reshape(8, -1, *rows.shape[1:]) for name, rows in run.batch.items()}
+    step = jax.pmap(run.train_step, run.engine.axis_name, in_axes=(None, 0), out_axes=None)
+    state, sums = step(first_state(run.state), batch)
     gradient = jax.tree.map(np.array, optax.tree.get(state, "mu"))
     return {"losses": [float(sums["loss"] / sums["weight"])], "gradient": gradient}
 

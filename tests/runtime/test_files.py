@@ -256,17 +256,6 @@ def test_whatever_is_in_place_of_a_file_it_is_made_again(tmp_path, make):
     assert not wrong
 
 
-def test_no_flipped_bit_is_read(tmp_path):
-    path = tmp_path / "file"
-    write_made(path, "key", lambda file: file.write(b"content"))
-    whole = path.read_bytes()
-    for i in range(len(whole)):
-        path.write_bytes(whole[:i] + bytes([whole[i] ^ 1 << i % 8]) + whole[i + 1 :])
-        assert read_made(path, "key") is None, i
-    path.write_bytes(whole)
-    assert read_made(path, "key") == b"content"
-
-
 def test_an_error_leaves_the_former_file(tmp_path, make):
     path = tmp_path / "file"
     remake(path, "key", make)

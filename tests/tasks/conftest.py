@@ -49,9 +49,11 @@ def tokenizers_of(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def task_with():
-    """`task_with(tokenizers, name, {"section.field": value})`: a task with a small model."""
+    """`task_with(tokenizers, name, {"section.field": value}, section__field=value)`: a task with a
+    small model."""
 
-    def make(tokenizers, name, changes):
+    def make(tokenizers, name, changes, **fields):
+        changes = changes | {field.replace("__", "."): value for field, value in fields.items()}
         given = {"task": {"name": name}, "model": dict(MODEL), "data": {"max_length": 16}}
         given["train"] = {"label_smoothing": 0.0}
         for field, value in changes.items():
@@ -61,6 +63,18 @@ def task_with():
         return build.build_task(settings, build.vocab_sizes(tokenizers), tokenizers)
 
     return make
+
+
+@pytest.fixture(scope="module")
+def task(build):
+    """The usual task of a module."""
+    return build()
+
+
+@pytest.fixture(scope="module")
+def params(task, random_params):
+    """Drawn parameters of the module's task."""
+    return random_params(task)
 
 
 @pytest.fixture(scope="session")

@@ -113,7 +113,6 @@ def test_cached_steps_after_a_prefix_equal_the_full_pass(build, random_params):
     plain = dataclasses.replace(task.token_generator, use_cache=False)
     cached = [o[0] for o in task.predict(params, lines, decode)]
     vars(task)["token_generator"] = plain
-    vars(task).pop("text_generator", None)
     full = [o[0] for o in task.predict(params, lines, decode)]
     assert [o.text for o in cached] == [o.text for o in full]
     np.testing.assert_allclose([o.score for o in cached], [o.score for o in full], rtol=1e-4)

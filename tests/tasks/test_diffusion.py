@@ -45,10 +45,9 @@ def tokenizers(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def build(tokenizers, task_with):
-    def build(objective="diffusion", model="encoder", **changes):
-        fields = {name.replace("__", "."): value for name, value in changes.items()}
-        changes = {"task.objective": objective} | MODELS[model] | fields
-        return task_with(tokenizers, "denoising", changes)
+    def build(objective="diffusion", model="encoder", **fields):
+        changes = {"task.objective": objective} | MODELS[model]
+        return task_with(tokenizers, "denoising", changes, **fields)
 
     return build
 

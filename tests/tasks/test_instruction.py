@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Instruction tuning: tokens that the loss counts, packed rows, answers, and a trained run."""
 
+import functools
 import json
-import logging
 from pathlib import Path
 
 import jax
@@ -43,21 +43,7 @@ GREEDY = DecodeConfig(beam_size=1, max_extra_length=6)
 
 @pytest.fixture(scope="module")
 def build(tokenizers_of, task_with):
-    def build(**changes):
-        fields = {name.replace("__", "."): value for name, value in changes.items()}
-        return task_with(tokenizers_of("byte_bpe"), "instruction", CHANGES | fields)
-
-    return build
-
-
-@pytest.fixture(scope="module")
-def task(build):
-    return build()
-
-
-@pytest.fixture(scope="module")
-def params(task, random_params):
-    return random_params(task)
+    return functools.partial(task_with, tokenizers_of("byte_bpe"), "instruction", CHANGES)
 
 
 def test_only_logits_of_answers_have_a_gradient(task, params, monkeypatch, batches_of):
@@ -111,8 +97,7 @@ def test_training_and_prediction_agree(task, params, sums_of):
 
 def test_long_conversations_are_cut_with_a_warning(build, caplog):
     small = build(data__max_length=20)
-    with caplog.at_level(logging.WARNING):
-        found = small.prepare(EXAMPLES, training=True)
+    found = small.prepare(EXAMPLES, training=True)
     assert len(found) == 3 and max(len(row["input"]) for row in found) <= 20
     assert caplog.messages == [
         "1 of 2 conversations are longer than a row of 20 tokens (data.max_length), and were "
@@ -125,8 +110,7 @@ def test_long_conversations_are_cut_with_a_warning(build, caplog):
 def test_each_line_is_answered(task, params, caplog):
     turns = {"messages": [{"role": "user", "content": "the old man"}]}
     lines = ["the old man", " ", json.dumps(turns), "a dog"]
-    with caplog.at_level(logging.WARNING):
-        found = [outputs[0].text for outputs in task.predict(params, lines, GREEDY, first_line=3)]
+    found = [outputs[0].text for outputs in task.predict(params, lines, GREEDY, first_line=3)]
     assert caplog.messages == ["line 4 is blank, and so is its answer"]
     assert found[0] == found[2] and found[1] == "" and len(found) == 4
     assert "".join(task.stream(params, "the old man", GREEDY)) == found[0]
@@ -150,8 +134,7 @@ def test_lines_that_ask_nothing_are_refused(task, params):
 
 def test_the_first_questions_of_a_long_history_are_left_out(task, params, caplog):
     history = conversation(*SAID * 3)[:-1]
-    with caplog.at_level(logging.WARNING):
-        "".join(task.reply(params, history, GREEDY))
+    "".join(task.reply(params, history, GREEDY))
     assert "the conversation: the first" in caplog.text and "questions are not read" in caplog.text
 
 

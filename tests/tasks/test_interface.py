@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 import transformer_jax as tj
+from tests.refusals import assert_refused
 from transformer_jax.inference.generation import Output, TokenGenerator
 from transformer_jax.losses import token_losses
 from transformer_jax.metrics import compute_metrics
@@ -97,10 +98,9 @@ class Copying:
 
 
 @pytest.fixture
-def config(tiny_language_model):
+def config(tiny_language_model, with_entries):
     """Config of a run of 8 steps; the task is registered during the test only."""
-    entries = dict(TASKS)
-    TASKS.register("copying", TaskKind(Copying.build, {"text": ("text",)}))
+    with_entries(TASKS, {"copying": TaskKind(Copying.build, {"text": ("text",)})})
     changes = {
         "task.name": "copying",
         "model.dropout_rate": 0.0,
@@ -110,8 +110,7 @@ def config(tiny_language_model):
         "data.max_length": 32,
         "decode.max_extra_length": 4,
     }
-    yield tj.config(QUICKSTART, tiny_language_model | changes)
-    TASKS.restore(entries)
+    return tj.config(QUICKSTART, tiny_language_model | changes)
 
 
 def test_it_trains_resumes_evaluates_and_predicts(config, tmp_path):
@@ -135,20 +134,14 @@ def test_it_trains_resumes_evaluates_and_predicts(config, tmp_path):
 def test_missing_abilities_are_refused(config, tmp_path, tokenizers_of, task_with):
     task = task_with(tokenizers_of("char"), "copying", {"model.architecture": "decoder_only"})
     run = Run(read_settings(config), tmp_path, task, params={}, step=0)
-    for use, told in (
-        (
-            lambda: run.score(["a"], ["a"]),
-            "score: this run's task does not score pairs",
-        ),
-        (
-            lambda: run.evaluate(source="a", target="b"),
-            "evaluate: this run's task has no pairs of source",
-        ),
-        (lambda: run.stream("a"), "stream: this run's task does not continue text"),
-        (lambda: run.predict(["a"], prefixes=["b"]), "prefixes: this run's task cannot start its"),
-    ):
-        with pytest.raises(tj.UserError, match=told):
-            use()
+    assert_refused(
+        {
+            "score: this run's task does not score pairs": lambda: run.score(["a"], ["a"]),
+            "this run's task has no pairs of source": lambda: run.evaluate(source="a", target="b"),
+            "stream: this run's task does not continue text": lambda: run.stream("a"),
+            "this run's task cannot start its": lambda: run.predict(["a"], prefixes=["b"]),
+        }
+    )
 
 
 def test_the_defaults_of_each_task_are_fields_with_values_of_their_types():

@@ -2,7 +2,6 @@
 """Language modeling: predictions, metrics of a text, and generation."""
 
 import dataclasses
-import logging
 import math
 
 import jax
@@ -10,7 +9,6 @@ import numpy as np
 import pytest
 
 from tests.tasks import compiled
-from transformer_jax.data.examples import Corpora
 from transformer_jax.errors import UserError
 from transformer_jax.inference.config import DecodeConfig
 from transformer_jax.models import MODELS
@@ -23,21 +21,10 @@ ARCHITECTURE = {"model.architecture": "decoder_only"}
 
 @pytest.fixture(scope="module")
 def build(tokenizers_of, task_with):
-    def build(kind="char", **changes):
-        fields = {name.replace("__", "."): value for name, value in changes.items()}
-        return task_with(tokenizers_of(kind), "language_modeling", ARCHITECTURE | fields)
+    def build(kind="char", **fields):
+        return task_with(tokenizers_of(kind), "language_modeling", ARCHITECTURE, **fields)
 
     return build
-
-
-@pytest.fixture(scope="module")
-def task(build):
-    return build()
-
-
-@pytest.fixture(scope="module")
-def params(task, random_params):
-    return random_params(task)
 
 
 @pytest.mark.parametrize("packing", ["together", "apart"])
@@ -101,15 +88,6 @@ def test_metrics_per_byte_and_per_word_need_a_lossless_tokenizer(build, kind, te
     assert metrics["perplexity"] == pytest.approx(math.e)
 
 
-def test_corpora_with_weights_are_cut_one_by_one(task):
-    made = task.prepare(Corpora((DOCUMENTS, DOCUMENTS[:1]), (2.0, 1.0)), training=True)
-    assert made.weights == (2.0, 1.0)
-    for part, documents in zip(made.parts, (DOCUMENTS, DOCUMENTS[:1]), strict=True):
-        alone = task.prepare(documents, training=True)
-        assert len(part) == len(alone)
-        np.testing.assert_array_equal(part[0]["input"], alone[0]["input"])
-
-
 def test_another_architecture_is_refused(build):
     with pytest.raises(UserError, match="task language_modeling does not go with architec"):
         build(model__architecture="encoder_decoder")
@@ -117,18 +95,14 @@ def test_another_architecture_is_refused(build):
         build(data__max_length=32)
 
 
-def test_logits_that_no_loss_would_read_are_refused(build):
+def test_logits_that_no_loss_would_read_are_refused(build, with_entries):
     class Louder(DecoderOnly):
         def __call__(self, *inputs, **named):
             return 2 * super().__call__(*inputs, **named)
 
-    entries = dict(MODELS)
-    MODELS.register("louder", Louder)
-    try:
-        with pytest.raises(UserError, match="Louder has a `__call__` of its own, but losses read"):
-            build(model__architecture="louder")
-    finally:
-        MODELS.restore(entries)
+    with_entries(MODELS, {"louder": Louder})
+    with pytest.raises(UserError, match="Louder has a `__call__` of its own, but losses read"):
+        build(model__architecture="louder")
 
 
 DECODE = DecodeConfig(temperature=1.0, max_extra_length=20, num_outputs=2, batch_size=4)
@@ -178,18 +152,12 @@ def test_a_stream_is_the_output_piece_by_piece(task, params):
 
 
 def test_a_prompt_beyond_the_context_says_what_is_kept(task, params, caplog):
-    with caplog.at_level(logging.WARNING):
-        list(task.predict(params, ["a", "the old man sees a dog"], DECODE, first_line=7))
+    list(task.predict(params, ["a", "the old man sees a dog"], DECODE, first_line=7))
     (told,) = caplog.messages
     assert told.startswith(
         "line 8 has 22 tokens, more than the model sees; it is continued from it"
     )
     assert "its last 8 (data.max_length is 16)" in told
-
-
-def test_beam_search_is_refused(task, params):
-    with pytest.raises(UserError, match="set decode.temperature, or decode.beam_size 1"):
-        next(task.predict(params, ["a"], DecodeConfig()))
 
 
 @pytest.mark.parametrize("packing", ["together", "apart"])

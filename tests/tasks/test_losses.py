@@ -3,7 +3,6 @@
 
 import dataclasses
 import functools
-import logging
 import math
 import re
 
@@ -14,10 +13,7 @@ import pytest
 from jax.extend.core import jaxprs_in_params
 
 from tests.tasks import compiled
-from transformer_jax.data.batches.loss_masks import loss_mask_features
-from transformer_jax.data.batches.packing import padded_batch
 from transformer_jax.errors import UserError
-from transformer_jax.losses import token_losses
 from transformer_jax.runs import build
 from transformer_jax.runs.config import read_settings
 from transformer_jax.runs.settings import Origin
@@ -202,11 +198,6 @@ def task(tokenizers_of, task_with):
     return task_with(tokenizers_of("byte_bpe"), "language_modeling", changes)
 
 
-@pytest.fixture(scope="module")
-def params(task, random_params):
-    return random_params(task)
-
-
 def log_probs_of(task, params, tokens):
     """Log-probabilities of each token but the first, [T - 1, V]."""
     row = compiled.padded_row(tokens[:-1], 16)
@@ -251,8 +242,7 @@ def test_the_last_tokens_of_a_long_pair_are_read(task, params, caplog):
     source, target = "the old man sees a dog and walks home with a woman .", " the dog"
     read, counted = split_tokens(task.tokenizers["text"], source, target)
     assert len(read) + len(counted) > 17
-    with caplog.at_level(logging.WARNING):
-        (_, found) = task.score(params, ["a", source], [" dog", target], batch_size=2)
+    (_, found) = task.score(params, ["a", source], [" dog", target], batch_size=2)
     told = f"line 2 has {len(read) + len(counted) - 1} tokens, more than the model sees at once"
     assert caplog.messages[0].startswith(told) and len(caplog.messages) == 1
     log_probs = log_probs_of(task, params, [*read, *counted][-17:])
@@ -262,30 +252,6 @@ def test_the_last_tokens_of_a_long_pair_are_read(task, params, caplog):
     assert found.log_prob == pytest.approx(expected, rel=1e-5)
     with pytest.raises(UserError, match=r"score: the target of line 1 has \d+ tokens, more than"):
         task.score(params, [""], [source], batch_size=2)
-
-
-def test_only_tokens_that_count_have_a_gradient(task, params):
-    """The gradient is taken with respect to every logit."""
-    row = loss_mask_features([3, 20, 21, 22, 23, 24], [0, 0, 0, 0, 1, 1])
-    assert row["counted"].tolist() == [0, 0, 0, 1, 1]
-    batch = {name: jnp.array(array) for name, array in padded_batch([row, row]).items()}
-
-    def logits_of(batch):
-        inputs = batch["input"], batch["input_positions"], batch["input_segment_ids"]
-        return compiled.logits(task, params, *inputs)
-
-    def loss(logits):
-        found = token_losses(logits, batch["target"], 0.1)
-        return (found.losses * (batch["counted"] > 0)).sum()
-
-    logits = logits_of(batch)
-    value, gradient = jax.jit(jax.value_and_grad(loss))(logits)
-    gradient = np.abs(gradient).sum(axis=-1)
-    np.testing.assert_array_equal(gradient > 0, np.asarray(batch["counted"]) > 0)
-    found, weight, _ = compiled.loss_sums(task, params, batch)
-    assert value == pytest.approx(float(found)) and weight == 4
-    whole = {name: array for name, array in batch.items() if not name.startswith("counted")}
-    assert compiled.loss_sums(task, params, whole)[1] == 10
 
 
 def test_label_smoothing_does_not_change_a_score(task, params):

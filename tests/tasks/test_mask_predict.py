@@ -2,6 +2,7 @@
 """Mask-predict: rows, lengths, no leaks, outputs, the bound."""
 
 import dataclasses
+import functools
 
 import jax
 import numpy as np
@@ -25,6 +26,9 @@ FIELDS = {
 }
 
 
+LEARNED = {"model__positions": "learned", "model__max_length": 16}
+
+
 @pytest.fixture(scope="module")
 def tokenizers(tmp_path_factory):
     config = TokenizerConfig("char", vocab_size=16, normalization="identity")
@@ -34,21 +38,7 @@ def tokenizers(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def build(tokenizers, task_with):
-    return lambda **changes: task_with(
-        tokenizers,
-        "mask_predict",
-        FIELDS | {name.replace("__", "."): value for name, value in changes.items()},
-    )
-
-
-@pytest.fixture(scope="module")
-def task(build):
-    return build()
-
-
-@pytest.fixture(scope="module")
-def params(task, random_params):
-    return random_params(task)
+    return functools.partial(task_with, tokenizers, "mask_predict", FIELDS)
 
 
 def log_probs(task, params, batch):
@@ -173,6 +163,9 @@ def test_what_mask_predict_cannot_have_is_refused_by_name(task, params, build):
             "of the 2 likeliest lengths": predict(search="unmask", beam_size=2, num_outputs=3),
             "score: the target of line 1 has 9 tokens": (
                 lambda: task.score(params, ["a"], ["abcabcabc"], 1)
+            ),
+            "score: positions 'learned' reach to max_length 16": (
+                lambda: build(**LEARNED).score(params, [20 * "a"], ["a"], 1)
             ),
         }
     )

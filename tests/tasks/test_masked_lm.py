@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Masked language modeling: masking, the loss, and filled blanks."""
 
-import logging
-
 import numpy as np
 import pytest
 
@@ -27,21 +25,10 @@ MODEL = {"model.architecture": "encoder_only", "model.num_token_types": 2}
 
 @pytest.fixture(scope="module")
 def build(tokenizers_of, task_with):
-    def build(kind="wordpiece", **changes):
-        fields = {name.replace("__", "."): value for name, value in changes.items()}
-        return task_with(tokenizers_of(kind), "masked_lm", MODEL | fields)
+    def build(kind="wordpiece", **fields):
+        return task_with(tokenizers_of(kind), "masked_lm", MODEL, **fields)
 
     return build
-
-
-@pytest.fixture(scope="module")
-def task(build):
-    return build()
-
-
-@pytest.fixture(scope="module")
-def params(task, random_params):
-    return random_params(task)
 
 
 def masked_many_times(task, text=TEXT, times=400):
@@ -131,8 +118,7 @@ DECODE = DecodeConfig(num_outputs=3, batch_size=4)
 
 def test_blanks_are_filled_in_place(task, params, caplog):
     lines = ["The [MASK]  sees", "no blank", "[MASK] man [MASK]"]
-    with caplog.at_level(logging.WARNING):
-        one, none, two = task.predict(params, lines, DECODE, first_line=5)
+    one, none, two = task.predict(params, lines, DECODE, first_line=5)
     assert caplog.messages == ["line 6 has no [MASK] to fill; it is left unchanged"]
     assert [(output.text, output.score) for output in none] == [("no blank", 1.0)]
     tokenizer = task.tokenizers["text"]

@@ -32,11 +32,6 @@ def task(build):
 
 
 @pytest.fixture(scope="module")
-def params(task, random_params):
-    return random_params(task)
-
-
-@pytest.fixture(scope="module")
 def expected(build, params):
     """log P of each choice under a language model with the same parameters."""
     model = build("language_modeling")

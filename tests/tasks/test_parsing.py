@@ -2,7 +2,6 @@
 """Parsing: outputs are trees over the words of their lines, with the model's own scores."""
 
 import dataclasses
-import logging
 
 import jax
 import pytest
@@ -55,11 +54,6 @@ def task_of(task_with, tmp_path_factory):
 @pytest.fixture(scope="module")
 def task(task_of):
     return task_of(0)
-
-
-@pytest.fixture(scope="module")
-def params(task, random_params):
-    return random_params(task)
 
 
 def words_of(tree):
@@ -123,12 +117,10 @@ def test_a_score_is_the_log_probability_of_the_tree(task, params):
 def test_a_sentence_beyond_the_limit_is_parsed_in_parts(task, params, caplog):
     long = "the dog sees a cat " * 3
     lines = ["home", long, "a" * 50 + " dog"]
-    with caplog.at_level(logging.WARNING):
-        found = list(task.predict(params, lines, DECODE, first_line=7))
+    found = list(task.predict(params, lines, DECODE, first_line=7))
     assert [words_of(outputs[0].text) for outputs in found] == [line.strip() for line in lines]
     assert len(found[1]) == 2
-    with caplog.at_level(logging.WARNING):
-        list(task.predict(params, [long], DECODE, first_line=8))
+    list(task.predict(params, [long], DECODE, first_line=8))
     limit = "joined under one root (data.max_source_length is 20)"
     assert caplog.messages == [
         f"2 of 3 lines are too long: they are parsed in parts, {limit}: 8, 9",

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """DPO: the loss against a slow reference, packing, and pairs that do not fit."""
 
-import logging
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -36,23 +34,12 @@ def drawn(texts):
 
 @pytest.fixture(scope="module")
 def build(tokenizers_of, task_with):
-    def build(**changes):
-        fields = {name.replace("__", "."): value for name, value in changes.items()}
-        task = task_with(tokenizers_of("byte_bpe"), "preference", CHANGES | fields)
+    def build(**fields):
+        task = task_with(tokenizers_of("byte_bpe"), "preference", CHANGES, **fields)
         object.__setattr__(task, "reference", drawn)
         return task
 
     return build
-
-
-@pytest.fixture(scope="module")
-def task(build):
-    return build()
-
-
-@pytest.fixture(scope="module")
-def params(task, random_params):
-    return random_params(task)
 
 
 def log_prob(task, params, ask, answer):
@@ -120,15 +107,6 @@ def test_the_loss_of_packed_pairs_is_that_of_each_alone(build, batches_of, sums_
         assert together[name] == pytest.approx(sum(one[name] for one in alone), rel=1e-5)
 
 
-def test_only_the_answer_and_its_end_count(task, params, batches_of):
-    (batch,) = batches_of(task, EXAMPLES[:1])
-    texts = {name[7:]: value for name, value in batch.items() if name.startswith("chosen_")}
-    counted = texts["counted"] > 0
-    assert counted.sum() == len(task.tokenizers.text("text").encode(PAIRS[0][1])) + 1
-    found = jax.jit(task.log_probs)(params, texts, None)
-    assert ((found != 0) == counted).all()
-
-
 def test_dropout_differs_between_keys(build, params, batches_of):
     task = build(model__dropout_rate=0.5)
     (batch,) = batches_of(task, EXAMPLES[:1])
@@ -156,8 +134,7 @@ def test_the_first_questions_of_long_conversations_are_left_out(task):
 def test_pairs_that_do_not_fit_are_skipped_with_a_warning(task, caplog):
     long = example("the old man", "a dog " * 60, "walks")
     broken = example("the old man\nA: sees", "a dog", "walks")
-    with caplog.at_level(logging.WARNING):
-        assert len(task.prepare([EXAMPLES[0], long, broken], training=True)) == 1
+    assert len(task.prepare([EXAMPLES[0], long, broken], training=True)) == 1
     assert "1 of 3 pairs have an answer that is longer than a row with its question" in caplog.text
     assert "1 of 3 pairs contain text that looks like the template's markup" in caplog.text
     with pytest.raises(UserError, match="pair 1: a turn contains text that looks like"):

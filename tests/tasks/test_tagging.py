@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tagging: one tag per word, read at its first piece."""
 
-import logging
-
 import jax
 import numpy as np
 import pytest
@@ -25,11 +23,6 @@ EXAMPLES = [
 def task(tokenizers_of, task_with):
     fields = {"model.architecture": "encoder_only", "data.max_length": 16}
     return task_with(tokenizers_of("wordpiece", LABELS), "tagging", fields)
-
-
-@pytest.fixture(scope="module")
-def params(task, random_params):
-    return random_params(task)
 
 
 def test_the_tag_of_a_word_is_at_its_first_piece(task):
@@ -62,8 +55,7 @@ def test_the_loss_of_packed_rows_is_that_of_each_text_alone(task, params):
 
 def test_each_word_of_a_line_has_a_tag(task, params, caplog):
     lines = ["the woman sees", "", "dog " * 20 + "dog", "men  walk"]
-    with caplog.at_level(logging.WARNING):
-        found = [outputs[0] for outputs in task.predict(params, lines, DecodeConfig(), 3)]
+    found = [outputs[0] for outputs in task.predict(params, lines, DecodeConfig(), 3)]
     tags = [output.text.split() for output in found]
     assert [len(of_line) for of_line in tags] == [3, 0, 21, 2]
     assert "line 5 is too long: its last" in caplog.messages[0] and len(caplog.messages) == 1

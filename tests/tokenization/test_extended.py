@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tokens after those of a vocabulary: [MASK], extra ones, and tags."""
 
-import json
 import pickle
 from functools import partial
 
@@ -9,7 +8,6 @@ import numpy as np
 import pytest
 
 from tests.refusals import assert_refused
-from transformer_jax.errors import UserError
 from transformer_jax.tokenization import (
     SampledTokenizer,
     TokenizerConfig,
@@ -77,14 +75,3 @@ def test_tags_that_are_none_are_refused(folder_of, tmp_path):
         train_tokenizers, taken, TEXTS, tmp_path / "tokenizer"
     )
     assert_refused(refused)
-
-
-def test_a_damaged_file_is_named(tmp_path):
-    folder = tmp_path / "tokenizer"
-    config = TokenizerConfig(kind="char", vocab_size=40, extra_tokens=1)
-    tokenizers = train_tokenizers(config, TEXTS, folder)
-    assert tokenizers.text("text").specials.mask is None  # nothing asks for one
-    path = folder / "text.extended.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"num_extra": -1}))
-    with pytest.raises(UserError, match=r"text.extended.json: the tokenizer is damaged"):
-        load_tokenizers(folder)

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Training a vocabulary of any kind: deterministic, silent, and an error if there is no text."""
 
+from functools import partial
+
 import pytest
 
 from transformer_jax.errors import UserError
@@ -12,8 +14,8 @@ TRAINED = [name for name, kind in TOKENIZERS.items() if kind.train]
 SIZE = {"byte_bpe": 266, "wordpiece": 40}
 
 
-def vocabulary(kind, texts=TEXTS):
-    model = train_vocabulary(TokenizerConfig(kind, SIZE.get(kind, 18)), texts, "joint")
+def vocabulary(kind, texts=TEXTS, size=None):
+    model = train_vocabulary(TokenizerConfig(kind, size or SIZE.get(kind, 18)), texts, "joint")
     tokenizer = TOKENIZERS[kind].load(model)
     return tokenizer.pieces(range(tokenizer.vocab_size))
 
@@ -29,17 +31,22 @@ def test_training_prints_nothing(kind, capfd):
     assert capfd.readouterr() == ("", "")
 
 
-@pytest.mark.parametrize("kind", TRAINED)
-@pytest.mark.parametrize("texts", [[], ["", ""]])
-def test_training_without_text_is_an_error(kind, texts):
-    with pytest.raises(UserError, match="joint tokenizer has no text"):
-        vocabulary(kind, texts)
-
-
-@pytest.mark.parametrize("kind", ["bpe", "wordpiece"])
-def test_whitespace_is_no_text_for_kinds_that_drop_it(kind):
-    with pytest.raises(UserError, match="joint tokenizer has no text"):
-        vocabulary(kind, [" ", "\n"])
+def test_texts_that_do_not_fit_the_config_are_refused(assert_refused):
+    no_text = "joint tokenizer has no text"
+    cases = [(kind, texts, None, no_text) for kind in TRAINED for texts in ([], ["", ""])]
+    cases += [(kind, [" ", "\n"], None, no_text) for kind in ("bpe", "wordpiece")]
+    cases += [("wordpiece", ["\x01"], 30, no_text), ("bpe", ["\u200b"], 20, "joint tokenizer")]
+    for kind in ("bpe", "unigram"):
+        cases.append((kind, TEXTS, 1000, "tokenizer.vocab_size 1000 is too large: the joint text"))
+        cases.append((kind, TEXTS, 6, "tokenizer.vocab_size 6 is too small: the characters of the"))
+    small = "tokenizer.vocab_size 10 is too small: the characters of the joint text alone need 12"
+    cases.append(("wordpiece", ["an ant and"], 10, small))
+    assert_refused(
+        {
+            f"{kind} {texts} {size}": (partial(vocabulary, kind, texts, size), words)
+            for kind, texts, size, words in cases
+        }
+    )
 
 
 @pytest.mark.parametrize("kind", TRAINED)

@@ -5,6 +5,8 @@ import hashlib
 import json
 import os
 import pickle
+import shutil
+from functools import partial
 
 import pytest
 
@@ -91,63 +93,65 @@ def test_stored_tokenizers_are_never_replaced(directory):
     assert (directory / "joint.model").read_bytes() == before
 
 
-@pytest.mark.parametrize("name", ["joint.model", "sides.json"])
-def test_missing_file_is_named(directory, name):
-    (directory / name).unlink()
-    with pytest.raises(UserError, match=rf"{name}: the tokenizer cannot be read"):
-        load_tokenizers(directory)
-
-
-@pytest.mark.parametrize("name", ["joint.model", "sides.json"])
-@pytest.mark.parametrize(
-    "damage", [lambda _: b"", lambda b: b[: len(b) // 2], lambda b: bytes([b[0] ^ 1]) + b[1:]]
-)
-def test_damaged_file_is_named(directory, name, damage):
-    (directory / name).write_bytes(damage((directory / name).read_bytes()))
-    with pytest.raises(UserError, match=rf"{name}: the tokenizer is damaged"):
-        load_tokenizers(directory)
-
-
-@pytest.mark.parametrize("content", ["[]", '{"source": "joint.model"}', '{"source": {}}'])
-def test_manifest_of_another_shape_is_damage(directory, content):
-    (directory / "sides.json").write_text(content)
-    with pytest.raises(UserError, match="sides.json: the tokenizer is damaged"):
-        load_tokenizers(directory)
-
-
-def refit(directory, name, content):
-    """Replaces the content of a file, and its SHA-256 in the manifest."""
-    manifest = json.loads((directory / "sides.json").read_text())
-    for entry in manifest.values():
-        if entry["file"] == name:
-            entry["sha256"] = hashlib.sha256(content).hexdigest()
-    (directory / "sides.json").write_text(json.dumps(manifest))
-    (directory / name).write_bytes(content)
-
-
-@pytest.mark.parametrize(
-    "name",
-    ["../joint.model", "/dev/zero", "..", ".", "", "sides.json", "joint.pickle", "a\0.json", 3],
-)
-def test_a_manifest_cannot_name_other_files(directory, name):
-    content = {"source": {"file": name, "sha256": "0" * 64}}
-    (directory / "sides.json").write_text(json.dumps(content))
-    with pytest.raises(UserError, match="sides.json: the tokenizer is damaged"):
-        load_tokenizers(directory)
-
-
-@pytest.mark.parametrize("name", ["joint.model", "sides.json"])
-def test_a_pipe_is_not_read(directory, name):
-    (directory / name).unlink()
-    os.mkfifo(directory / name)  # reading it would block forever
-    with pytest.raises(UserError, match=rf"{name}: the tokenizer cannot be read .it is not"):
-        load_tokenizers(directory)
-
-
 def classes(directory, kind="wordpiece", vocab_size=60, labels=("pos", "neg", "pos")):
     config = TokenizerConfig(kind, vocab_size)
     texts = {"text": ["a good old dog", "a good man"]}
     return train_tokenizers(config, texts, directory, {"label": labels})
+
+
+FILES = ("text.json", "label.labels.json", "sides.json")
+NOT_FILES = [
+    "../joint.model",
+    "/dev/zero",
+    "..",
+    ".",
+    "",
+    "sides.json",
+    "joint.pickle",
+    "a\0.json",
+    3,
+]
+
+
+def test_files_that_are_missing_or_damaged_are_named(tmp_path, assert_refused):
+    classes(tmp_path / "whole")
+    table = {}
+
+    def add(case, name, words, content=None, fits=False):
+        """The file has this content, or is a pipe; with its digest in the manifest if it `fits`."""
+        folder = shutil.copytree(tmp_path / "whole", tmp_path / str(len(table)))
+        (folder / name).unlink()
+        if content is None:
+            os.mkfifo(folder / name)  # reading it would block forever
+        else:
+            (folder / name).write_bytes(content)
+        if fits:
+            manifest = json.loads((folder / "sides.json").read_text())
+            entry = next(entry for entry in manifest.values() if entry["file"] == name)
+            entry["sha256"] = hashlib.sha256(content).hexdigest()
+            (folder / "sides.json").write_text(json.dumps(manifest))
+        words = f"{name}: the tokenizer {words}"
+        table[f"{name} {case}"] = partial(load_tokenizers, folder), words
+        copy = partial(copy_tokenizers, folder, tmp_path / "copy")
+        table[f"{name} {case}, copied"] = copy, words
+
+    for name in FILES:
+        whole = (tmp_path / "whole" / name).read_bytes()
+        add("a pipe", name, "cannot be read (it is not")
+        add("empty", name, "is damaged", b"")
+        add("cut", name, "is damaged", whole[: len(whole) // 2])
+        add("changed", name, "is damaged", bytes([whole[0] ^ 1]) + whole[1:])
+        if name != "sides.json":
+            add("cut and named", name, "is damaged", whole[: len(whole) // 2], fits=True)
+    for content in ([], {"source": "joint.model"}, {"source": {}}):
+        add(str(content), "sides.json", "is damaged", json.dumps(content).encode())
+    for name in NOT_FILES:
+        content = {"source": {"file": name, "sha256": "0" * 64}}
+        add(f"names {name!r}", "sides.json", "is damaged", json.dumps(content).encode())
+    empty = tmp_path / "empty"
+    table["missing"] = partial(load_tokenizers, empty), "sides.json: the tokenizer cannot be read"
+    assert_refused(table)
+    assert not (tmp_path / "copy").exists()
 
 
 @pytest.mark.parametrize(
@@ -206,30 +210,6 @@ def test_new_labels_of_a_copy_replace_the_old_ones(tmp_path, labels, sides_left)
     assert copied["text"].encode("old man") == trained["text"].encode("old man")
     files = ["sides.json", "text.json"] + [f"{side}.labels.json" for side in labels]
     assert names(tmp_path / "copy") == sorted(files)
-
-
-def test_damage_is_not_copied(tmp_path):
-    classes(tmp_path / "tokenizer")
-    refit(tmp_path / "tokenizer", "text.json", b"{}")
-    with pytest.raises(UserError, match="tokenizer/text.json: the tokenizer is damaged"):
-        copy_tokenizers(tmp_path / "tokenizer", tmp_path / "copy")
-    assert not (tmp_path / "copy").exists()
-
-
-@pytest.mark.parametrize("name", ["text.json", "label.labels.json"])
-def test_damage_is_reported_in_one_line_for_every_kind_of_file(tmp_path, name):
-    directory = tmp_path / "tokenizer"
-    classes(directory)
-    whole = (directory / name).read_bytes()
-    (directory / name).write_bytes(whole[: len(whole) // 2])
-    with pytest.raises(UserError, match=f"{name}: the tokenizer is damaged"):
-        load_tokenizers(directory)
-    refit(directory, name, whole[: len(whole) // 2])  # with the digest of the damaged file
-    with pytest.raises(UserError, match=f"{name}: the tokenizer is damaged"):
-        load_tokenizers(directory)
-    (directory / name).unlink()
-    with pytest.raises(UserError, match=f"{name}: the tokenizer cannot be read"):
-        load_tokenizers(directory)
 
 
 def test_a_copy_keeps_symbols_and_gives_a_missing_side_its_only_text_vocabulary(tmp_path):

@@ -149,8 +149,8 @@ def find_damage_in_job(folder: Path, subfolders: Collection[str] | None = None) 
         damage = find_damage(folder, subfolders) if verifies else None
         return damage, {"checkpoint": checkpoint_id(folder)}
 
-    damage, _ = hosts.require_agreement(verify)
-    return next(filter(None, hosts.gather(damage)), None)
+    damages = hosts.gather(hosts.require_agreement(verify))
+    return next(filter(None, damages), None)
 
 
 def _identity(path: Path) -> str:

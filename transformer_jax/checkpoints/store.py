@@ -184,7 +184,10 @@ class Snapshot:
     ) -> Leaves:
         if self.is_shared:
             return read_arrays(self.folder, item, abstract, fresh)
-        on_host = {name: _without_memory(leaf) for name, leaf in abstract.items()}
+        on_host = {  # arrays without memory for their elements
+            name: np.broadcast_to(np.zeros((), leaf.dtype), leaf.shape)
+            for name, leaf in abstract.items()
+        }
         arrays: list[Leaves] = []  # not a result, which `run_on_primary` would send to all as JSON
         hosts.run_on_primary(lambda: arrays.append(read_arrays(self.folder, item, on_host, fresh)))
         return hosts.arrays_from_primary(arrays.pop() if arrays else None, abstract)
@@ -214,7 +217,7 @@ def open_snapshot(
         folder = find_checkpoint(directory.absolute(), which, items)
         return folder, {"checkpoint": folder.name}
 
-    return Snapshot(hosts.require_agreement(find)[0])
+    return Snapshot(hosts.require_agreement(find))
 
 
 def find_checkpoint(directory: Path, which: Which, items: Collection[str] = ITEMS) -> Path:
@@ -578,8 +581,3 @@ class PrimaryCheckpoints(Checkpoints):
 
     def latest_step(self) -> int | None:
         return hosts.run_on_primary(super().latest_step)
-
-
-def _without_memory(leaf: Any) -> np.ndarray:
-    """A NumPy array with the shape and dtype of another array, but without memory for them."""
-    return np.broadcast_to(np.zeros((), leaf.dtype), leaf.shape)

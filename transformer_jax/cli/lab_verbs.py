@@ -166,13 +166,13 @@ def _draw_attention(args: argparse.Namespace, output: Path) -> None:
 
 
 def _draw_tree(args: argparse.Namespace, output: Path) -> None:
-    from transformer_jax.lab import plots
+    from transformer_jax.lab.pictures import draw_tree, save_figure
     from transformer_jax.runs.load import load
 
     tree = args.tree
     if args.workdir is not None:  # --tree is a sentence, which the run parses
         (tree,) = load(args.workdir, modules=args.modules).predict([tree])
-    plots.plot_tree(tree, output)
+    save_figure(draw_tree(tree), output)
 
 
 def _draw_config(args: argparse.Namespace, output: Path) -> None:

@@ -4,9 +4,7 @@
 from transformer_jax.conversations.templates import MODEL, TEMPLATES, Template, chat_template
 from transformer_jax.conversations.turns import (
     ASSISTANT,
-    CONVERSATION_FORMATS,
     CONVERSATION_KEYS,
-    INPUT,
     SYSTEM,
     USER,
     Conversation,

@@ -125,7 +125,7 @@ class ChatTokenizer:
             prefix, suffix = self.template.markup(turn.role)
             yield from self._split_markup(prefix)
             if turn.role != ASSISTANT:
-                yield from _plain_segment(turn.content)
+                yield _Segment(turn.content, None, in_loss=False)
                 yield from self._split_markup(suffix)
                 continue
             yield _Segment(turn.content, None, turn.is_learned, is_answer=True)
@@ -138,10 +138,10 @@ class ChatTokenizer:
         """Splits the template's text at its special tokens."""
         position = 0
         for match in self._specials.finditer(text):
-            yield from _plain_segment(text[position : match.start()])
+            yield _Segment(text[position : match.start()], None, in_loss=False)
             yield _Segment(match[0], self._ids[match[0]], in_loss=False)
             position = match.end()
-        yield from _plain_segment(text[position:])
+        yield _Segment(text[position:], None, in_loss=False)
 
     def _encode_segments(self, segments: Iterable[_Segment]) -> EncodedConversation:
         """Encodes adjacent text outside of the loss together, and each answer on its own.
@@ -168,11 +168,6 @@ class ChatTokenizer:
             add(encode_plain(self.tokenizer, text) if special is None else [special], in_loss)
         add(encode_plain(self.tokenizer, "".join(texts)), False)
         return EncodedConversation(tokens, loss_mask)
-
-
-def _plain_segment(text: str) -> Iterator[_Segment]:
-    if text:
-        yield _Segment(text, None, in_loss=False)
 
 
 @dataclasses.dataclass

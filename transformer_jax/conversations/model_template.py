@@ -47,13 +47,12 @@ def load_model_template(tokenizer: Tokenizer) -> Template:
       UserError: it has none, it is not recognised and the user has not allowed to run it, or it
         cannot be followed.
     """
-    text = tokenizer.chat_template if isinstance(tokenizer, PublishedTokenizer) else None
-    if text is None:
+    if not isinstance(tokenizer, PublishedTokenizer) or tokenizer.chat_template is None:
         raise UserError(
             "the tokenizer has no chat template of its own; choose one by name "
             f"(task.template, or --template of chat): {', '.join(TEMPLATES)}"
         )
-    assert isinstance(tokenizer, PublishedTokenizer)
+    text = tokenizer.chat_template
     plain = text.removesuffix("\n").replace("\\n", "\n")
     digest = hashlib.sha256(plain.encode()).hexdigest()
     if digest in RECOGNIZED:

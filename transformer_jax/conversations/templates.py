@@ -64,18 +64,17 @@ class Template:
     end: str = ""
 
     def __post_init__(self) -> None:
-        for role in (SYSTEM, USER, INPUT, ASSISTANT):
+        for role in self.roles:
             text = getattr(self, role)
-            if text is not None and text.count(CONTENT) != 1:
+            if text.count(CONTENT) != 1:
                 raise ValueError(
                     f"the template's {role} turn is {text!r}: write {CONTENT} once, where the "
                     "turn's content goes"
                 )
-            if text is not None and not self.markup(role).suffix:
+            if not self.markup(role).suffix:
                 raise ValueError(
                     f"the template's {role} turn is {text!r}: add text after {CONTENT} that ends it"
                 )
-
         sample = _SAMPLE if self.system is not None else _SAMPLE[1:]
         if not self.is_unambiguous(self.complete_turns(sample)):
             raise ValueError(
@@ -92,6 +91,12 @@ class Template:
             return self.parse(self.render_turns(turns)) == turns
         except ValueError:
             return False
+
+    @property
+    def roles(self) -> list[str]:
+        """Roles that have turns of their own."""
+        roles = (USER, INPUT, ASSISTANT, SYSTEM)
+        return [role for role in roles if getattr(self, role) is not None]
 
     def markup(self, role: str) -> Markup:
         """Text around the content of a turn with this role."""
@@ -167,9 +172,7 @@ class Template:
 
     def _find_role(self, text: str, position: int, first: bool) -> str:
         """Role of the turn that begins at a character; the longest matching prefix decides."""
-        roles = [role for role in (USER, INPUT, ASSISTANT) if getattr(self, role) is not None]
-        if first and self.system is not None:
-            roles.append(SYSTEM)
+        roles = [role for role in self.roles if first or role != SYSTEM]
         for role in sorted(roles, key=lambda role: -len(self.markup(role).prefix)):
             if text.startswith(self.markup(role).prefix, position):
                 return role
@@ -177,11 +180,7 @@ class Template:
 
     def _find_end(self, text: str, start: int, suffix: str) -> int:
         """First match of a suffix that is followed by another turn or by the end of the text."""
-        prefixes = tuple(
-            self.markup(role).prefix
-            for role in (USER, INPUT, ASSISTANT)
-            if getattr(self, role) is not None
-        )
+        prefixes = tuple(self.markup(role).prefix for role in self.roles if role != SYSTEM)
         position = text.find(suffix, start)
         while position >= 0:
             end = position + len(suffix)
@@ -284,8 +283,8 @@ def chat_template(template: Template, adds_first_token: bool = False) -> str:
         contents[ASSISTANT] = f"({_jinja_reasoning(content)})"
     turns = {
         role: _jinja_turn(getattr(template, role), contents[role])
-        for role in (SYSTEM, USER, INPUT, ASSISTANT)
-        if getattr(template, role) is not None
+        for role in contents
+        if role in template.roles
     }
     cases = "".join(
         f"{{% {'elif' if i else 'if'} message['role'] == {_jinja_literal(role)} %}}{text}"

@@ -13,14 +13,8 @@ USER = "user"
 INPUT = "input"
 ASSISTANT = "assistant"
 
-_ROLES = {
-    "system": SYSTEM,
-    "user": USER,
-    "human": USER,
-    "input": INPUT,
-    "assistant": ASSISTANT,
-    "gpt": ASSISTANT,
-}
+_ROLES = {role: role for role in (SYSTEM, USER, INPUT, ASSISTANT)}
+_ROLES |= {"human": USER, "gpt": ASSISTANT}
 """Name of a role in a data set -> role here."""
 
 _NEXT_ROLES = {
@@ -102,7 +96,7 @@ class NothingToLearn(ValueError):
     """A valid example that training skips, for example because an answer is empty."""
 
 
-def parse_conversation(found: Any, *, is_answered: bool = True) -> Conversation:
+def parse_conversation(row: Any, *, is_answered: bool = True) -> Conversation:
     """Converts a JSON object in one of `CONVERSATION_FORMATS` to turns.
 
     Without "output", an instruction is a conversation that has no answer yet. "system" beside the
@@ -113,22 +107,22 @@ def parse_conversation(found: Any, *, is_answered: bool = True) -> Conversation:
       ValueError: another format, an unknown role, an invalid order of roles, or a key that is not
         read.
     """
-    if not isinstance(found, Mapping):
+    if not isinstance(row, Mapping):
         raise ValueError(f"write {CONVERSATION_FORMATS}")
     for key, role, content in MESSAGE_KEYS:
-        if found.get(key) is not None:
-            require_read(found, (key, "system", "prompt"))
-            turns = parse_messages(found[key], key, role, content)
+        if row.get(key) is not None:
+            require_read(row, (key, "system", "prompt"))
+            turns = parse_messages(row[key], key, role, content)
             first_question = next((turn.content for turn in turns if turn.role == USER), None)
-            if found.get("prompt") and found["prompt"] != first_question:
+            if row.get("prompt") and row["prompt"] != first_question:
                 raise ValueError('"prompt" is not the first question')
             break
     else:
-        if not isinstance(found.get("instruction"), str):
+        if not isinstance(row.get("instruction"), str):
             raise ValueError(f"write {CONVERSATION_FORMATS}")
-        require_read(found, _INSTRUCTION_KEYS)
-        turns = _parse_instruction(found, is_answered)
-    turns = (*parse_system(found), *turns)
+        require_read(row, _INSTRUCTION_KEYS)
+        turns = _parse_instruction(row, is_answered)
+    turns = (*parse_system(row), *turns)
     check_order(turns)
     return turns
 
@@ -199,13 +193,13 @@ def check_unanswered(conversation: Conversation) -> None:
         raise ValueError("the last turn is not the user's, so there is nothing to answer")
 
 
-def parse_messages(found: Any, key: str, role: str, content: str) -> Conversation:
+def parse_messages(messages: Any, key: str, role: str, content: str) -> Conversation:
     """Converts a list of messages with the keys `role` and `content` to turns, whose order is not
     checked. Raises ValueError if it is no list of messages, or a role or key is unknown."""
-    if not isinstance(found, Sequence) or isinstance(found, str) or not found:
+    if not isinstance(messages, Sequence) or isinstance(messages, str) or not messages:
         raise ValueError(f'"{key}" is not a list of turns')
     turns = []
-    for number, turn in enumerate(found, 1):
+    for number, turn in enumerate(messages, 1):
         if not isinstance(turn, Mapping) or content not in turn:
             raise ValueError(f'turn {number} has no text "{content}"')
         name = turn.get(role)
@@ -287,11 +281,11 @@ def check_order(conversation: Conversation) -> None:
         previous = role
 
 
-def require_read(found: Mapping[str, Any], read: Collection[str]) -> None:
+def require_read(row: Mapping[str, Any], read: Collection[str]) -> None:
     """Raises ValueError if a key of an object has a value, and is neither among those that the
     caller reads nor one of `IGNORED`: a system prompt, tools or a weight may change what a row
     means."""
-    for key, value in found.items():
+    for key, value in row.items():
         says_nothing = value is None or (isinstance(value, str | list | dict) and not value)
         if not (key in read or key in IGNORED or says_nothing):
             raise ValueError(

@@ -80,6 +80,11 @@ def _user_rows(path: str, keys: Sequence[str]) -> SourceSet:
 _LABELED = ("train", "valid")
 """Splits of GLUE's tasks whose labels are public."""
 
+_multi30k = functools.partial(_public, "pair_sets:open_multi30k", _PAIR)
+_tatoeba = functools.partial(_public, "pair_sets:open_tatoeba", _PAIR)
+_scan = functools.partial(_public, "pair_sets:open_scan", _PAIR)
+_glue = functools.partial(_public, "labeled_sets:open_glue", _LABELED_TEXT)
+
 _TABLE = SourceSet(
     _imported("files.table:open_table"),
     reads=(*_FILES, *_ROWS, *(f"data.{name}" for name in _FIELDS)),
@@ -100,24 +105,14 @@ SOURCES: Registry[SourceSet] = Registry(
         ),
         "seq2seq_tsv": _user_rows("pairs:read_tsv", _PAIR),
         "json_lines": _user_rows("pairs:read_json_lines", _PAIR),
-        "multi30k_en_de": _public(
-            "pair_sets:open_multi30k", _PAIR, source_language="en", target_language="de"
-        ),
-        "multi30k_de_en": _public(
-            "pair_sets:open_multi30k", _PAIR, source_language="de", target_language="en"
-        ),
-        "multi30k_en_fr": _public(
-            "pair_sets:open_multi30k", _PAIR, source_language="en", target_language="fr"
-        ),
-        "tatoeba_de_en": _public(
-            "pair_sets:open_tatoeba", _PAIR, source_language="de", target_language="en"
-        ),
-        "tatoeba_en_de": _public(
-            "pair_sets:open_tatoeba", _PAIR, source_language="en", target_language="de"
-        ),
-        "scan_simple": _public("pair_sets:open_scan", _PAIR, name="scan_simple"),
-        "scan_length": _public("pair_sets:open_scan", _PAIR, name="scan_length"),
-        "scan_addprim_jump": _public("pair_sets:open_scan", _PAIR, name="scan_addprim_jump"),
+        "multi30k_en_de": _multi30k(source_language="en", target_language="de"),
+        "multi30k_de_en": _multi30k(source_language="de", target_language="en"),
+        "multi30k_en_fr": _multi30k(source_language="en", target_language="fr"),
+        "tatoeba_de_en": _tatoeba(source_language="de", target_language="en"),
+        "tatoeba_en_de": _tatoeba(source_language="en", target_language="de"),
+        "scan_simple": _scan(name="scan_simple"),
+        "scan_length": _scan(name="scan_length"),
+        "scan_addprim_jump": _scan(name="scan_addprim_jump"),
         "text": SourceSet(
             _imported("files.text:open_text"),
             reads=(*_FILES, *_ROWS, "data.documents", "data.text_field", "data.block_megabytes"),
@@ -128,10 +123,10 @@ SOURCES: Registry[SourceSet] = Registry(
         "gutenberg": _public("text_sets:open_gutenberg", _TEXT),
         "table": _TABLE,
         "labeled_tsv": _TABLE,  # its name in earlier configs
-        "sst2": _public("labeled_sets:open_glue", _LABELED_TEXT, _LABELED, name="sst2"),
-        "cola": _public("labeled_sets:open_glue", _LABELED_TEXT, _LABELED, name="cola"),
-        "mrpc": _public("labeled_sets:open_glue", _LABELED_TEXT, (*_LABELED, "test"), name="mrpc"),
-        "rte": _public("labeled_sets:open_glue", _LABELED_TEXT, _LABELED, name="rte"),
+        "sst2": _glue(_LABELED, name="sst2"),
+        "cola": _glue(_LABELED, name="cola"),
+        "mrpc": _glue(name="mrpc"),
+        "rte": _glue(_LABELED, name="rte"),
         "tagged_words": SourceSet(
             functools.partial(open_files, read=_imported("files.tsv:read_tagged_words")),
             reads=_FILES,

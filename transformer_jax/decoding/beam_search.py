@@ -45,11 +45,6 @@ def length_penalty(length: Lengths, alpha: float) -> Penalties:
     return ((5.0 + length) / 6.0) ** alpha
 
 
-def power_of_length(length: Lengths, alpha: float) -> Penalties:
-    """length^alpha. With alpha = 1 a score is the mean log P of the output's tokens."""
-    return (1.0 * length) ** alpha
-
-
 @dataclasses.dataclass(frozen=True)
 class LengthPenalty:
     """A way to compare outputs of different lengths.
@@ -66,9 +61,10 @@ class LengthPenalty:
 
 LENGTH_PENALTIES = {
     "gnmt": LengthPenalty(length_penalty),
-    "power": LengthPenalty(power_of_length, cut_compete=True),
+    "power": LengthPenalty(lambda length, alpha: (1.0 * length) ** alpha, cut_compete=True),
 }
-"""Values of `decode.length_penalty`: the paper's, and the one of transformers."""
+"""Values of `decode.length_penalty`: the paper's, and the one of transformers, length^alpha. With
+alpha = 1 that makes a score the mean log P of the output's tokens."""
 
 
 @jax.tree_util.register_dataclass
@@ -139,12 +135,9 @@ class BeamSearch:
         has `cut_compete`; the best hypotheses cut at the limit fill the places that are left. A
         sentence is done when no alive hypothesis can enter its result any more; with one beam, at
         its first EOS.
-
-        Raises:
-          ValueError: `beam_size`, `num_outputs` or `alpha` is out of range.
         """
-        settings, carry = self.open(start, num_outputs=num_outputs, max_length=max_length)
-        return n_best(settings, _run_until_done(decode_step, settings, start.memory, carry))
+        searched = self.open(start, num_outputs=num_outputs, max_length=max_length)
+        return n_best(searched[0], self._run_until_done(searched, decode_step, start.memory))
 
     def open(self, start: Start, *, num_outputs: int, max_length: int) -> Searched:
         """Extends the empty hypotheses by their first token."""
@@ -160,7 +153,33 @@ class BeamSearch:
     ) -> Searched:
         """Runs steps until at most `most_left` sentences are not done."""
         settings, carry = searched
-        return settings, _run(decode_step, settings, memory, carry, most_left)
+
+        def step(carry: Carry) -> Carry:
+            logits, state = decode_step(last_tokens(carry), memory, carry.state)
+            return advance(settings, dataclasses.replace(carry, state=state), logits).after
+
+        def continues(carry: Carry) -> Array:
+            return (~carry.beams.done).sum() > most_left
+
+        return settings, lax.while_loop(continues, step, carry)
+
+    def _run_until_done(self, searched: Searched, decode_step: DecodeStep, memory: Memory) -> Beams:
+        """Runs steps until every sentence is done. When half of a large batch is done, it continues
+        with the other half alone."""
+        half = len(searched[0].limits) // 2
+        most_left = half if half >= SMALLEST_BATCH else 0
+        settings, carry = self.run(searched, decode_step, memory, most_left)
+        if not most_left:
+            return carry.beams
+        chosen = jnp.argsort(carry.beams.done)[:most_left]  # all that are not done, and some more
+        settings = dataclasses.replace(settings, limits=settings.limits[chosen])
+        rest = Carry(
+            carry.lengths[chosen],
+            take_rows(carry.beams, chosen),
+            select_sentences(carry.state, chosen, self.beam_size),
+        )
+        beams = self._run_until_done((settings, rest), decode_step, take_rows(memory, chosen))
+        return jax.tree.map(lambda x, y: x.at[chosen].set(y), carry.beams, beams)
 
     def is_done(self, searched: Searched) -> Bool[Array, " B"]:
         return searched[1].beams.done
@@ -173,14 +192,8 @@ class BeamSearch:
         self, start: Start, num_outputs: int, max_length: int
     ) -> tuple[SearchSettings, Carry]:
         """Settings of a search and its first carry: one empty hypothesis for each sentence."""
-        batch_size, vocab_size = start.logits.shape
+        batch_size = len(start.logits)
         size = self.beam_size
-        if not 1 <= size <= vocab_size:
-            raise ValueError(f"beam_size is {size}; it must be in 1..{vocab_size} (vocabulary)")
-        if not 1 <= num_outputs <= size:
-            raise ValueError(f"num_outputs is {num_outputs}; it must be in 1..{size} (beam_size)")
-        if not self.alpha >= 0:
-            raise ValueError(f"alpha is {self.alpha}; it must be at least 0")
         limits = jnp.clip(start.max_lengths, 1, max_length)
         settings = SearchSettings(self, num_outputs, limits)
         beams = Beams(
@@ -191,43 +204,6 @@ class BeamSearch:
             done=jnp.zeros(batch_size, bool),
         )
         return settings, Carry(jnp.zeros(batch_size, jnp.int32), beams, start.state)
-
-
-def _run(
-    decode_step: DecodeStep,
-    settings: SearchSettings,
-    memory: Memory,
-    carry: Carry,
-    most_left: Int[Array, ""] | int,
-) -> Carry:
-    """Runs steps until at most `most_left` sentences are not done."""
-
-    def step(carry: Carry) -> Carry:
-        logits, state = decode_step(last_tokens(carry), memory, carry.state)
-        return advance(settings, dataclasses.replace(carry, state=state), logits).after
-
-    return lax.while_loop(lambda carry: (~carry.beams.done).sum() > most_left, step, carry)
-
-
-def _run_until_done(
-    decode_step: DecodeStep, settings: SearchSettings, memory: Memory, carry: Carry
-) -> Beams:
-    """Runs steps until every sentence is done. When half of a large batch is done, it continues
-    with the other half alone."""
-    half = len(settings.limits) // 2
-    most_left = half if half >= SMALLEST_BATCH else 0
-    carry = _run(decode_step, settings, memory, carry, most_left)
-    if not most_left:
-        return carry.beams
-    chosen = jnp.argsort(carry.beams.done)[:most_left]  # all that are not done, and some that are
-    settings = dataclasses.replace(settings, limits=settings.limits[chosen])
-    rest = Carry(
-        carry.lengths[chosen],
-        take_rows(carry.beams, chosen),
-        select_sentences(carry.state, chosen, settings.search.beam_size),
-    )
-    beams = _run_until_done(decode_step, settings, take_rows(memory, chosen), rest)
-    return jax.tree.map(lambda x, y: x.at[chosen].set(y), carry.beams, beams)
 
 
 class Candidates(NamedTuple):

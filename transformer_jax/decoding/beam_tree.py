@@ -94,10 +94,8 @@ def beam_tree(
 ) -> BeamTree:
     """Records the beam search for one sentence, with the same steps as `search.find`.
 
-    `decode_step` is called once a step, so compile it. ValueError if there are several sentences.
+    `decode_step` is called once a step, so compile it.
     """
-    if len(start.logits) != 1:
-        raise ValueError(f"a tree is of one sentence; there are {len(start.logits)}")
     settings, carry = search.begin(start, num_outputs, max_length)
     root = Node(0, None, 0, "", 0.0, "start", None, "where the search starts")
     nodes: dict[Path, Node] = {(): root}

@@ -60,18 +60,19 @@ def start_under(
     tokens: Int[Array, "B W"],
     counts: Int[Array, " B"],
     banned_id: int,
+    before: State = None,
 ) -> Start:
     """Start of a search under a constraint; `tokens` and `counts` as of `Constraint.begin`.
 
-    An output that outgrew its context (`Start.before`) continues with the state it had.
+    Args:
+      before: the constraint's state where outputs have outgrown their context (`Start.before`).
     """
-    if start.before is None:
+    if before is None:
         first = constraint.begin(tokens, counts, start.max_lengths)
     else:
-        samples, state = start.before
+        samples = start.before
         last = jnp.take_along_axis(samples.tokens, samples.lengths[:, None] - 1, axis=1)[:, 0]
-        first, _ = constraint.advance(state, last)
-        start = dataclasses.replace(start, before=samples)
+        first, _ = constraint.advance(before, last)
     logits = masked_logits(start.logits, constraint.allowed(first), banned_id)
     return dataclasses.replace(start, logits=logits, state=(start.state, first))
 

@@ -179,10 +179,7 @@ def select_sentences(state: State, sentences: Int[Array, " B"], num_beams: int) 
 
 
 def rewind(state: State, counts: Int[Array, " N"]) -> State:
-    """State without the last `counts` tokens of each row, of one beam. TypeError if a part of it is
-    not `Rewindable`, such as that of a recurrent layer."""
-    if not can_rewind(state):
-        raise TypeError("a part of the state cannot forget tokens")
+    """State without the last `counts` tokens of each row, of one beam (see `can_rewind`)."""
     return jax.tree.map(
         lambda part: part.rewind(counts), state, is_leaf=lambda part: isinstance(part, Rewindable)
     )
@@ -217,11 +214,7 @@ def take_rows(tree: Any, rows: Int[Array, " N"]) -> Any:
 def _map_state(
     on_part: Callable[[Any], Any], on_leaf: Callable[[Array], Array], state: State
 ) -> State:
-
-    def is_reorderable(part: Any) -> bool:
-        return isinstance(part, Reorderable)
-
     def mapped(part: Any) -> Any:
-        return on_part(part) if is_reorderable(part) else on_leaf(part)
+        return on_part(part) if isinstance(part, Reorderable) else on_leaf(part)
 
-    return jax.tree.map(mapped, state, is_leaf=is_reorderable)
+    return jax.tree.map(mapped, state, is_leaf=lambda part: isinstance(part, Reorderable))

@@ -21,15 +21,6 @@ Seen = Bool[Array, "N V"] | None
 """True for tokens that occurred in a row; None: repetition is not penalized."""
 
 
-def penalized_logits(
-    logits: Float[Array, "N V"], seen: Bool[Array, "N V"], penalty: float
-) -> Float[Array, "N V"]:
-    """Logits with the repetition penalty applied to the tokens seen: positive ones are divided by
-    it, negative ones multiplied (Keskar et al. 2019, section 4.1)."""
-    penalized = jnp.where(logits > 0, logits / penalty, logits * penalty)
-    return jnp.where(seen, penalized, logits)
-
-
 def truncated_logits(
     logits: Float[Array, "N V"],
     temperature: float,
@@ -146,7 +137,7 @@ class Sampler:
 
     Attributes:
       temperature, top_k, top_p: see `truncated_logits`.
-      repetition_penalty: penalty of tokens that occurred before, see `penalized_logits`; 1: none.
+      repetition_penalty: penalty of tokens that occurred before, see `penalized`; 1: none.
     """
 
     temperature: float
@@ -256,7 +247,12 @@ class Sampler:
         return self._draw(samples, logits, hidden[0] if hidden else None)
 
     def penalized(self, logits: Float[Array, "N V"], seen: Seen) -> Float[Array, "N V"]:
-        return logits if seen is None else penalized_logits(logits, seen, self.repetition_penalty)
+        """Logits with the repetition penalty applied to the tokens seen: positive ones are divided
+        by it, negative ones multiplied (Keskar et al. 2019, section 4.1)."""
+        if seen is None:
+            return logits
+        penalty = self.repetition_penalty
+        return jnp.where(seen, jnp.where(logits > 0, logits / penalty, logits * penalty), logits)
 
     @property
     def is_greedy(self) -> bool:

@@ -76,8 +76,7 @@ class SpeculativeSampler(Sampler):
     ) -> Samples:
         """Adds up to G + 1 tokens to each row by one step of the model. Rows then differ in length;
         those that have `length` tokens wait for the others."""
-        if not isinstance(decode_step, DraftedStep):
-            raise TypeError("speculative decoding needs the decode step of a draft")
+        assert isinstance(decode_step, DraftedStep)
         lengths = samples.lengths
         rows = jnp.arange(len(lengths))[:, None]
         ahead = jnp.arange(self.draft_length + 1)

@@ -92,21 +92,10 @@ class PairScore(NamedTuple):
     is_greedy: bool
 
 
-def longest(pair: Pair) -> int:
-    return max(map(len, pair.values()))
-
-
-def check_pair_lengths(config: TransformerConfig, pairs: Sequence[Pair]) -> None:
-    """Raises UserError if a pair exceeds the positions that a model knows."""
-    try:
-        check_num_positions(config, max(map(longest, pairs), default=0))
-    except ValueError as error:
-        raise UserError(f"score: {error}") from error
-
-
-def row_bytes(config: TransformerConfig, vocab_size: int, length: int) -> int:
+def row_bytes(config: TransformerConfig, length: int) -> int:
     """Estimated memory to score a pair of this length: a layer's attention weights and the logits,
     four times each."""
+    vocab_size = config.target_vocab_size or config.vocab_size
     return 4 * 4 * (config.num_heads * length**2 + length * vocab_size)
 
 
@@ -115,26 +104,31 @@ def score_pairs(
     params: Any,
     pairs: Sequence[Pair],
     batch_size: int,
-    row_bytes: Callable[[int], int],
+    config: TransformerConfig,
 ) -> list[PairScore]:
     """Scores pairs in batches of similar length; returns the score of each, in order.
 
     Args:
       scores: compiled (params, packed batch) -> log-probability of each row, and whether it is
         greedy, [B] each.
-      row_bytes: length of a pair's longest feature -> bytes of memory that the program needs.
+      config: of the model.
 
     Raises:
-      UserError: a single pair needs more memory than there is.
+      UserError: a pair exceeds the positions that the model knows, or the memory that there is.
     """
     by_pair: dict[int, PairScore] = {}
     batch: PaddedBatch[Pair] = PaddedBatch(
         {feature: [0] for pair in pairs[:1] for feature in pair}, padded_batch
     )
-    order = sorted(range(len(pairs)), key=lambda i: longest(pairs[i]))
+    lengths = [max(map(len, pair.values())) for pair in pairs]
+    try:
+        check_num_positions(config, max(lengths, default=0))
+    except ValueError as error:
+        raise UserError(f"score: {error}") from error
+    order = sorted(range(len(pairs)), key=lengths.__getitem__)
     while order:
-        length = longest(pairs[order[-1]])  # of those left, the longest first
-        size = row_bytes(length)
+        length = lengths[order[-1]]  # of those left, the longest first
+        size = row_bytes(config, length)
         memory = platform.usable_memory()
         if memory is not None and size > memory:
             raise UserError(
@@ -160,14 +154,14 @@ def weighted_scores(
     rows: Sequence[WeightedRow],
     count: int,
     batch_size: int,
-    row_bytes: Callable[[int], int],
+    config: TransformerConfig,
 ) -> list[PairScore]:
     """Sums of the scores of rows for each of `count` pairs, such as a bound over its masks; other
     arguments and errors as of `score_pairs`."""
     log_probs = [0.0] * count
     is_greedy = [True] * count
     scored = [row for _, _, row in rows]
-    row_scores = score_pairs(scores, params, scored, batch_size, row_bytes)
+    row_scores = score_pairs(scores, params, scored, batch_size, config)
     for (number, weight, _), score in zip(rows, row_scores, strict=True):
         log_probs[number] += weight * score.log_prob
         is_greedy[number] &= score.is_greedy

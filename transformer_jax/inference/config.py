@@ -97,7 +97,7 @@ class DecodeConfig(Configurable):
 
     def greedy_if_one_beam(self) -> "DecodeConfig":
         """These settings; greedy search in place of beam search with one beam."""
-        if self.search is not None or self.is_sampling or self.beam_size > 1:
+        if self.search is not None or self.temperature is not None or self.beam_size > 1:
             return self
         return dataclasses.replace(self, search="greedy")
 
@@ -105,11 +105,6 @@ class DecodeConfig(Configurable):
     def stop_texts(self) -> list[str]:
         """Texts that end a sample."""
         return [text for text in (self.stop or "").split("|") if text]
-
-    @property
-    def is_sampling(self) -> bool:
-        """Returns True if outputs are sampled."""
-        return self.temperature is not None
 
     def make_search(self, specials: SpecialTokens) -> Search:
         """Makes the search that `search` names, for outputs with these special tokens. Raises
@@ -204,12 +199,8 @@ class UnmaskOptions:
     order: Annotated[str, OneOf(*ORDERS)] = "confidence"
     remask: bool = False
 
-    def __post_init__(self) -> None:
-        check_fields(self)
 
-
-def make_unmasking(decode: DecodeConfig, ids: TokenIds) -> Unmasking:
-    """Makes the search `unmask`, which fills masks: only tasks of diffusion have any."""
+def _unmask(decode: DecodeConfig, ids: TokenIds) -> Unmasking:
     options = decode.options_of(UnmaskOptions)
     banned_ids = ids["banned_ids"]
     return Unmasking(options.steps, options.order, options.remask, decode.temperature, banned_ids)
@@ -245,15 +236,15 @@ _BEAM = ("decode.beam_size", "decode.alpha", "decode.length_penalty")
 _GREEDY = ("decode.repetition_penalty",)
 _SAMPLE = ("decode.temperature", "decode.top_k", "decode.top_p", "decode.seed", *_GREEDY)
 
-_UNMASK = ("decode.beam_size", "decode.temperature", "decode.seed")
-
 SEARCHES: Registry[Callable[[DecodeConfig, TokenIds], Search]] = Registry(
     "decode.search",
     {
         "beam": SearchKind(_beam, _BEAM),
         "greedy": SearchKind(_greedy, _GREEDY),
         "sample": SearchKind(_sample, _SAMPLE),
-        "unmask": SearchKind(make_unmasking, _UNMASK, UnmaskOptions),
+        "unmask": SearchKind(
+            _unmask, ("decode.beam_size", "decode.temperature", "decode.seed"), UnmaskOptions
+        ),
     },
 )
 """Searches by name: functions of the section `decode` and the special tokens.

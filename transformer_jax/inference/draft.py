@@ -73,16 +73,13 @@ class DraftedModel(WrappedModel):
             logits, *of_model = apply_method(self.model, params.model, method, *prompts)
             _, *of_draft = apply_method(self.draft, params.draft, method, *prompts)
             return logits, *map(Drafted, of_model, of_draft)
-        if method == "decode_step":
+        if method in ("decode_step", "draft_step"):
+            part = "model" if method == "decode_step" else "draft"
             tokens, memory, state = inputs
-            of_model = (memory or _NO_MEMORY).model, state.model
-            logits, after = apply_method(self.model, params.model, method, tokens, *of_model)
-            return logits, Drafted(after, state.draft)
-        if method == "draft_step":
-            tokens, memory, state = inputs
-            of_draft = (memory or _NO_MEMORY).draft, state.draft
-            logits, after = apply_method(self.draft, params.draft, "decode_step", tokens, *of_draft)
-            return logits, Drafted(state.model, after)
+            variables, *read = (getattr(x, part) for x in (params, memory or _NO_MEMORY, state))
+            model = getattr(self, part)
+            logits, after = apply_method(model, variables, "decode_step", tokens, *read)
+            return logits, state._replace(**{part: after})
         return self.model.apply({"params": params.model}, *inputs, method=method, **named)
 
     def record(self, num_tokens: int, num_steps: int) -> None:

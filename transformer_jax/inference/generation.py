@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Text generation with a decoder-only model, also beyond its context.
 
-`TokenGenerator` generates tokens, `TextGenerator` converts them to text and stops at stop texts.
-
 B prompts, P prompt length, V vocabulary.
 """
 
@@ -77,8 +75,10 @@ class TokenGenerator:
 
     Attributes:
       context: tokens that the model sees at once.
-      tokenizer: of the outputs, for `decode.constraint`; None: there is none.
       use_cache: False: recompute the keys and values of all tokens at every step, for comparison.
+      tokenizer: of the outputs, for texts and `decode.constraint`; None: there is none.
+      joins: True: an output continues the prompt's text, possibly within a word. False: it is a
+        text of its own.
     """
 
     model: DecoderOnly
@@ -86,6 +86,7 @@ class TokenGenerator:
     specials: SpecialTokens
     use_cache: bool = True
     tokenizer: Tokenizer | None = None
+    joins: bool = True
 
     def search(self, decode: DecodeConfig) -> StepwiseSearch:
         """Makes the search. Raises UserError if it cannot pause every few tokens, such as
@@ -257,12 +258,12 @@ class TokenGenerator:
         fold_in = jax.vmap(jax.random.fold_in)
         seeds = jnp.broadcast_to(jax.random.key(seed), arrays["numbers"].shape)
         keys = fold_in(fold_in(seeds, arrays["numbers"]), arrays["samples"])
+        before, of_constraint = before_move or (None, None)
         start = Start(logits, (), state, arrays["limits"], keys, *hidden)
-        start = dataclasses.replace(start, before=before_move)
+        start = dataclasses.replace(start, before=before)
         if constraint:
-            start = start_under(constraint, start, prompt, lengths, self.specials.banned[0])
-        elif before_move:
-            start = dataclasses.replace(start, before=before_move[0])
+            banned_id = self.specials.banned[0]
+            start = start_under(constraint, start, prompt, lengths, banned_id, of_constraint)
         samples = search.begin(
             start, max_length=self.context + 1, drawn_before=drawn, seen=arrays.get("seen")
         )
@@ -312,20 +313,6 @@ class TokenGenerator:
         logits = apply_model(self.model, params, rows, positions, segment_ids)
         return jnp.take_along_axis(logits, lengths[:, None, None] - 1, axis=1)[:, 0]
 
-
-@dataclasses.dataclass(frozen=True)
-class TextGenerator:
-    """Generates continuations of prompts as text.
-
-    Attributes:
-      joins: True: the output continues the prompt's text, possibly within a word. False: it is a
-        text of its own.
-    """
-
-    token_generator: TokenGenerator
-    tokenizer: Tokenizer
-    joins: bool = True
-
     def texts(
         self,
         params: Any,
@@ -367,7 +354,7 @@ class TextGenerator:
         self, params: Any, outputs: Sequence[Output], decode: DecodeConfig
     ) -> Iterator[None]:
         complete_length = functools.partial(self._complete_length, stops=decode.stop_texts)
-        return self.token_generator.generate(params, outputs, decode, complete_length)
+        return self.generate(params, outputs, decode, complete_length)
 
     def _complete_length(self, output: Output, stops: Sequence[str]) -> int | None:
         """Number of tokens that complete the first stop text; None if the output has none."""
@@ -383,6 +370,7 @@ class TextGenerator:
         return bisect_left(range(length), True, key=has_stop)
 
     def _continuation(self, prompt: list[int], tokens: list[int]) -> str:
+        assert self.tokenizer is not None
         decode = self.tokenizer.decode
         if not self.joins:
             return decode(tokens)

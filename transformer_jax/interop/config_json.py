@@ -13,14 +13,12 @@ from typing import Any
 
 from transformer_jax.errors import UserError
 from transformer_jax.interop.families import FAMILIES, Family
-from transformer_jax.interop.families.base import Keys, ReadKeys
+from transformer_jax.interop.families.base import Keys, ReadKeys, require_value
 from transformer_jax.nn.config import TransformerConfig
 from transformer_jax.ranges import short_repr
 from transformer_jax.runtime.files import path_of_published, read_regular
 from transformer_jax.tokenization import Labels, Tokenizers
 
-NO_TOKEN = -1
-"""Id of a missing special token, in older files of Llama."""
 CONFIG = "config.json"
 
 NO_EFFECT = (
@@ -44,8 +42,6 @@ NO_EFFECT = (
 
 _NEUTRAL: Keys = {"tie_encoder_decoder": False, "is_decoder": False, "add_cross_attention": False}
 """`Family.neutral` of all families."""
-
-_DEFAULT_LABELS = 2
 
 
 def read_json(path: Path, directory: Path | None = None) -> dict[str, Any]:
@@ -73,10 +69,9 @@ def find_family(keys: Keys) -> tuple[Family, str]:
     """
     family = FAMILIES.get(str(keys.get("model_type")))
     if family is None:
-        raise UserError(
-            f"config.json: model_type is {keys.get('model_type')!r}; supported are "
-            f"{', '.join(FAMILIES)}"
-        )
+        supported = ", ".join(FAMILIES)
+        model_type = keys.get("model_type")
+        raise UserError(f"config.json: model_type is {model_type!r}; supported are {supported}")
     classes = keys.get("architectures") or [next(iter(family.tasks))]
     if not isinstance(classes, list) or str(classes[0]) not in family.tasks:
         raise UserError(
@@ -86,24 +81,15 @@ def find_family(keys: Keys) -> tuple[Family, str]:
     return family.of_class(classes[0]), classes[0]
 
 
-def unread_keys(family: Family, keys: ReadKeys) -> tuple[list[str], int]:
-    """Judges the keys of a config.json that nothing has read.
-
-    Returns:
-      One line for each key that may change what the model computes, or how it is trained, and that
-      has no equivalent here; and the number of keys that are known to have no effect.
-    """
+def unread_keys(family: Family, keys: ReadKeys) -> list[str]:
+    """One line for each key of a config.json that nothing has read, and that may change what the
+    model computes, or how it is trained."""
     neutral = {**_NEUTRAL, **family.neutral}
-    odd = {
-        key: value
+    return [
+        f"config.json: {key} is {short_repr(value)}; it is not imported"
         for key, value in keys.unread().items()
         if key not in (*NO_EFFECT, *family.no_effect) and neutral.get(key, ...) != value
-    }
-    lines = [
-        f"config.json: {key} is {short_repr(value)}; it is not imported"
-        for key, value in odd.items()
     ]
-    return lines, len(keys.unread()) - len(odd)
 
 
 def default_ids(family: Family, rows: int) -> Keys:
@@ -123,7 +109,8 @@ def special_ids(keys: Keys) -> dict[str, int]:
         # Of several end tokens, the first; `generation_config.end_tokens` has all.
         ids[name] = token[0] if isinstance(token, list) and token else token
     ids["start"] = ids.pop("decoder_start")
-    return {name: token for name, token in ids.items() if type(token) is int and token != NO_TOKEN}
+    # Older files of Llama have -1 for a token that is missing.
+    return {name: token for name, token in ids.items() if type(token) is int and token != -1}
 
 
 def class_names(keys: Keys) -> list[str]:
@@ -133,20 +120,13 @@ def class_names(keys: Keys) -> list[str]:
       UserError: config.json does not name all classes, gives two the same name, or the head does
         not choose among classes (regression, several labels at once).
     """
-    if keys.get("problem_type") not in (None, "single_label_classification"):
-        raise UserError(
-            f"config.json: problem_type is {keys['problem_type']!r}; only "
-            "'single_label_classification' is supported"
-        )
+    require_value(keys, "problem_type", "single_label_classification")
     named: Any = keys.get("id2label")
     if named is None:
-        count = keys.get("num_labels", _DEFAULT_LABELS)
+        count = keys.get("num_labels", 2)
         named = {str(i): f"LABEL_{i}" for i in range(count if type(count) is int else 0)}
     if isinstance(named, Mapping) and len(named) == 1:
-        raise UserError(
-            "config.json: id2label has one class, so that the model's output is a number "
-            "(regression); only classification among two or more is supported"
-        )
+        raise UserError("config.json: id2label has one class (regression); it needs two or more")
     try:
         names = [str(named[str(i)]) for i in range(len(named))]
     except (TypeError, KeyError) as error:

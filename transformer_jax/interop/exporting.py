@@ -38,12 +38,10 @@ from transformer_jax.runtime.files import atomic_folder, require_empty
 from transformer_jax.tasks import TASKS
 from transformer_jax.tasks.instruction import Instruction
 from transformer_jax.tokenization import Tokenizers
+from transformer_jax.tokenization.published_formats import CHAT_TEMPLATE
 from transformer_jax.tokenization.transformers_export import transformers_files
 
 logger = logging.getLogger(__name__)
-
-_FORMATS = ("hf", "ctranslate2")
-CHAT_TEMPLATE = "chat_template.jinja"
 
 
 def export_run(run: Run, directory: Path, format: str, quantization: str | None = None) -> None:
@@ -59,8 +57,6 @@ def export_run(run: Run, directory: Path, format: str, quantization: str | None 
       UserError: the run is patched, the directory is not empty, or the format does not support the
         model (the message names the unsupported option).
     """
-    if format not in _FORMATS:
-        raise UserError(f"--format is {format!r}, not one of {', '.join(_FORMATS)}")
     if quantization and format != "ctranslate2":
         raise UserError("--quantization goes with --format=ctranslate2; leave it out")
     if isinstance(run.model, PatchedModel):

@@ -122,9 +122,14 @@ def _match(
     while True:
         keys = {**family.defaults, **family.keys(model), **other_keys}
         try:
-            differing = _differing_options(model, default_model(family.options(keys)))
+            theirs = _canonical_options(default_model(family.options(keys)))
         except ValueError:  # the family derives the size of heads from other options
             return {"key_size": None}
+        differing: dict[str, Any] = {
+            field: theirs.get(field)
+            for field, value in _canonical_options(model).items()
+            if value != theirs.get(field)
+        }
         if not differing:
             return FamilyMatch(family, class_name, model, leaves, keys)
         for field, value in differing.items():
@@ -145,13 +150,6 @@ def default_model(options: Mapping[str, Any]) -> TransformerConfig:
     fields = {name: value for name, value in options.items() if "." not in name}
     of_components = {name: options[name] for name in options.keys() - fields}
     return override(TransformerConfig(**(base | fields)), of_components)
-
-
-def _differing_options(model: TransformerConfig, other: TransformerConfig) -> dict[str, Any]:
-    """Options that affect results and differ between two models -> value in the second."""
-    ours = _canonical_options(model)
-    theirs = _canonical_options(other)
-    return {field: theirs.get(field) for field, value in ours.items() if value != theirs.get(field)}
 
 
 def _canonical_options(model: TransformerConfig) -> dict[str, Any]:
@@ -288,10 +286,6 @@ def _add_position_rows(model: TransformerConfig, leaves: Leaves, value: Any) -> 
     }
 
 
-def _accept_norm_epsilon(model: TransformerConfig, leaves: Leaves, value: Any) -> Leaves:
-    return leaves  # approximately the same
-
-
 def _accept_activation(model: TransformerConfig, leaves: Leaves, value: Any) -> Leaves | None:
     return leaves if {model.activation, value} in (_SAME_ACTIVATION, _SIMILAR_ACTIVATIONS) else None
 
@@ -320,7 +314,7 @@ _REWRITES: dict[str, Callable[[TransformerConfig, Leaves, Any], Leaves | None]] 
     "positions": _reorder_sinusoids,
     "rope_layout": _reorder_rotary_pairs,
     "position_offset": _add_position_rows,
-    "norm_epsilon": _accept_norm_epsilon,
+    "norm_epsilon": lambda model, leaves, value: leaves,  # approximately the same
     "activation": _accept_activation,
 }
 """Field of the section `model` -> (model, its arrays, new value) -> arrays that compute the same

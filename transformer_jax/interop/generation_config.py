@@ -123,7 +123,8 @@ class _Reader:
         has_encoder = architecture == "encoder_decoder"
         fields = self._sampled() if self._keys.get("do_sample") else {}
         if has_encoder and not fields:
-            fields = self._searched()
+            beam = {"num_beams": ("beam_size", 1), "length_penalty": ("alpha", 1.0)}
+            fields = {**self._fields(beam), "length_penalty": "power"}
         if not has_encoder:
             fields |= self._fields({"repetition_penalty": ("repetition_penalty", 1.0)})
             fields |= self._fields({"max_new_tokens": ("max_extra_length", None)})
@@ -143,10 +144,6 @@ class _Reader:
         unlimited = {key for key, value in _NO_LIMIT.items() if values[key] == value}
         names = {key: field for key, field in _SAMPLING.items() if key not in unlimited}
         return self._fields(names)
-
-    def _searched(self) -> dict[str, Any]:
-        beam = {"num_beams": ("beam_size", 1), "length_penalty": ("alpha", 1.0)}
-        return {**self._fields(beam), "length_penalty": "power"}
 
     def _fields(self, names: Mapping[str, tuple[str, Any]]) -> dict[str, Any]:
         """Fields of `decode` for keys: the default where a value is missing or not possible."""

@@ -4,7 +4,6 @@
 import contextlib
 import logging
 import re
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -53,7 +52,6 @@ SOURCE = "published model"
 LICENSE = "license"
 """Provenance of an imported run: the model's licence, if it names one."""
 
-_CARD = "README.md"
 _LICENSE = re.compile(r"\A---\n(?:(?!---).*\n)*?license: *([\w.-]+)")
 _MAX_LENGTH = 1024  # tokens of a row, for models whose positions allow more
 
@@ -111,8 +109,7 @@ def _import(source: str, workdir: Path, allow_nonfinite: bool) -> None:
     logger.info("%s: %d arrays of a %s loaded", source, len(matched.matches), class_name)
     log_names("newly initialized", matched.new)
     log_names("ignored tensors, as models here have no such part", matched.ignored)
-    unread, without_effect = config_json.unread_keys(family, keys)
-    logger.info("config.json: %d keys have no effect on the model", without_effect)
+    unread = config_json.unread_keys(family, keys)
     for warning in (*unread, *generation.warnings, *sentences.warnings):
         logger.warning("%s", warning)
 
@@ -120,7 +117,7 @@ def _import(source: str, workdir: Path, allow_nonfinite: bool) -> None:
 def _license(directory: Path) -> dict[str, str]:
     """The licence that the model's card names, as provenance; empty if there is none."""
     with contextlib.suppress(OSError, UnicodeDecodeError):
-        card = read_regular(path_of_published(directory / _CARD)).decode()
+        card = read_regular(path_of_published(directory / "README.md")).decode()
         match = _LICENSE.match(card.replace("\r\n", "\n"))
         if match:
             return {LICENSE: match[1]}
@@ -128,29 +125,25 @@ def _license(directory: Path) -> dict[str, str]:
 
 
 def _config_fields(source: str, family: Family, class_name: str, keys: ReadKeys) -> dict[str, Any]:
-    """Fields of the run's config: "section.field" -> value."""
+    """Fields of the run's config: "section.field" -> value.
+
+    Texts may be as long as positions reach, but at most _MAX_LENGTH. If the number of positions is
+    limited, sources are shortened so that a translation may be longer than its source.
+    """
     options = family.options(keys)
     task = family.tasks[class_name]
     fields = {f"model.{field}": value for field, value in options.items()}
     fields |= {"task.name": task, "tokenizer.kind": "file", "tokenizer.path": source}
-    return fields | _length_fields(options, task)
-
-
-def _length_fields(options: Mapping[str, Any], task: str) -> dict[str, int]:
-    """Maximum lengths of texts: as far as positions reach, but at most _MAX_LENGTH.
-
-    If the number of positions is limited, sources are shortened so that a translation may be longer
-    than its source.
-    """
     reach = int(options.get("max_length", _MAX_LENGTH))
     longest = min(reach, _MAX_LENGTH)
     if "text" in TASKS[task].texts:
-        return {"data.max_length": longest}
+        return {**fields, "data.max_length": longest}
     extra = DecodeConfig.max_extra_length
     if "model.max_length" in POSITIONS[options["positions"]].reads:
         extra = min(extra, reach // 2)
         longest = max(1, min(longest, reach - extra - 1))  # 1: the token before a target
     return {
+        **fields,
         "data.max_source_length": longest,
         "data.max_target_length": longest,
         "decode.max_extra_length": extra,

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reads and writes safetensors files, and converts between their tensors and our arrays."""
 
+import collections
 import contextlib
 import dataclasses
 import errno
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,14 +29,16 @@ PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.msgpack", "*.h5")
 _DTYPES = ("F64", "F32", "F16", "BF16")
 _OLD_SUFFIXES = ((r"\.gamma$", ".weight"), (r"\.beta$", ".bias"))
 """Suffix of norm tensors in files of the first models, named as in TensorFlow -> suffix today."""
-_OPTIONAL = "logits_bias"
 
 
-class Tensors(Mapping[str, tuple[int, ...]]):
+class Tensors(dict[str, tuple[int, ...]]):
     """Tensors of a directory: name -> shape. Reads only the headers of the files.
 
     Args:
       directory: with `model.safetensors`, or its shards and their index.
+
+    Attributes:
+      files: name -> file.
 
     Raises:
       UserError: there are no weights, a file is damaged, or two files contain the same name. Pickle
@@ -43,24 +46,15 @@ class Tensors(Mapping[str, tuple[int, ...]]):
     """
 
     def __init__(self, directory: Path):
-        self._files: dict[str, Path] = {}
-        self._shapes: dict[str, tuple[int, ...]] = {}
+        super().__init__()
+        self.files: dict[str, Path] = {}
         for path in _weight_files(directory):
             with _open(path) as file:
                 for name in file.keys():  # noqa: SIM118 (`file` is not a mapping)
-                    if name in self._files:
-                        raise UserError(f"{path}: {name!r} is in {self._files[name].name} too")
-                    self._files[name] = path
-                    self._shapes[name] = tuple(file.get_slice(name).get_shape())
-
-    def __getitem__(self, name: str) -> tuple[int, ...]:
-        return self._shapes[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._shapes)
-
-    def __len__(self) -> int:
-        return len(self._shapes)
+                    if name in self.files:
+                        raise UserError(f"{path}: {name!r} is in {self.files[name].name} too")
+                    self.files[name] = path
+                    self[name] = tuple(file.get_slice(name).get_shape())
 
     def read(self, name: str) -> np.ndarray:
         """Reads a tensor as float32.
@@ -68,7 +62,7 @@ class Tensors(Mapping[str, tuple[int, ...]]):
         Raises:
           UserError: its dtype is not a floating-point type, or the file cannot be read.
         """
-        path = self._files[name]
+        path = self.files[name]
         with _open(path) as file:
             dtype = file.get_slice(name).get_dtype()
             if dtype not in _DTYPES:
@@ -76,10 +70,6 @@ class Tensors(Mapping[str, tuple[int, ...]]):
                     f"{path}: {name} has dtype {dtype}; weights must be {', '.join(_DTYPES)}"
                 )
             return np.asarray(file.get_tensor(name), np.float32)
-
-    def file_of(self, name: str) -> Path:
-        """File of a tensor, for messages."""
-        return self._files[name]
 
 
 def save_tensors(tensors: Mapping[str, np.ndarray], path: Path) -> None:
@@ -162,7 +152,7 @@ class MatchedTensors:
         if not (allow_nonfinite or np.isfinite(array).all()):
             count = array.size - np.count_nonzero(np.isfinite(array))
             raise UserError(
-                f"{self.tensors.file_of(name)}: {name!r} has {count:,} values that are NaN or "
+                f"{self.tensors.files[name]}: {name!r} has {count:,} values that are NaN or "
                 "infinite; the file is damaged, or --allow_nonfinite imports it as it is"
             )
         return array
@@ -202,7 +192,7 @@ def match_tensors(
     """
     names = _current_names(family, tensors)
     leaves = _single_matrices(leaves)
-    mappings = {mapping.path: mapping for mapping in family.mappings(model)}
+    mappings = family.mappings_by_path(model)
     matches: dict[str, tuple[TensorMapping, str]] = {}
     used: set[str] = set()
     missing = []
@@ -214,7 +204,12 @@ def match_tensors(
         used.update(present)
         actual = [names[name] for name in present]
         matches[path] = (mappings[path], actual[0])
-        _check_shape(mappings[path], leaf.shape, actual[0], tensors)
+        expected = mappings[path].tensor_shape(leaf.shape)
+        if tensors[actual[0]] != expected:
+            raise UserError(
+                f"{tensors.files[actual[0]]}: {actual[0]} has the shape "
+                f"{list(tensors[actual[0]])}; by config.json it must be {list(expected)}"
+            )
         _check_copies(actual, tensors)
     new = _check_missing(missing, mappings, leaves)
     others = [name for name in names if name not in used]
@@ -222,7 +217,7 @@ def match_tensors(
     extra = [names[name] for name in others if name not in ignored]
     if extra:
         raise UserError(
-            f"{tensors.file_of(extra[0])} has {extra[0]}, and a {family.model_type} model with "
+            f"{tensors.files[extra[0]]} has {extra[0]}, and a {family.model_type} model with "
             f"this config.json has no such tensor{_and_more(extra)}"
         )
     return MatchedTensors(tensors, matches, new, [names[name] for name in ignored])
@@ -232,19 +227,19 @@ def to_tensors(
     family: Family, model: TransformerConfig, leaves: Mapping[str, Any]
 ) -> dict[str, np.ndarray]:
     """Converts our arrays to the tensors of a family, by name."""
-    parts: dict[str, dict[int, np.ndarray]] = {}
-    joins: dict[str, Callable[[Sequence[np.ndarray]], np.ndarray]] = {}
     leaves = _single_matrices(leaves)
-    for mapping in family.mappings(model):
-        if mapping.path in leaves:
-            tensor = mapping.to_tensor(np.asarray(leaves[mapping.path], np.float32))
-            parts.setdefault(mapping.names[0], {})[mapping.part[0]] = tensor
-            joins[mapping.names[0]] = mapping.join
-    joined = {
-        name: np.ascontiguousarray(joins[name]([by_index[i] for i in sorted(by_index)]))
-        for name, by_index in parts.items()
-    }
-    return joined | dict(family.constant_tensors(model))
+    groups: collections.defaultdict[str, list[TensorMapping]] = collections.defaultdict(list)
+    for path, mapping in family.mappings_by_path(model).items():
+        if path in leaves:
+            groups[mapping.names[0]].append(mapping)
+    tensors = dict(family.constant_tensors(model))
+    for name, group in groups.items():
+        group.sort(key=lambda mapping: mapping.part)
+        parts = [
+            mapping.to_tensor(np.asarray(leaves[mapping.path], np.float32)) for mapping in group
+        ]
+        tensors[name] = np.ascontiguousarray(group[0].join(parts))
+    return tensors
 
 
 def _current_names(family: Family, tensors: Tensors) -> dict[str, str]:
@@ -259,23 +254,12 @@ def _current_names(family: Family, tensors: Tensors) -> dict[str, str]:
     return names
 
 
-def _check_shape(mapping: TensorMapping, shape: Sequence[int], name: str, tensors: Tensors) -> None:
-    expected = mapping.tensor_shape(shape)
-    if tensors[name] != expected:
-        raise UserError(
-            f"{tensors.file_of(name)}: {name} has the shape {list(tensors[name])}; by config.json "
-            f"it must be {list(expected)}"
-        )
-
-
 def _check_copies(names: Sequence[str], tensors: Tensors) -> None:
     """Raises UserError if the copies of a tied matrix differ."""
     for name in names[1:]:
         if not np.array_equal(tensors.read(name), tensors.read(names[0])):
-            raise UserError(
-                f"{tensors.file_of(name)}: {name} differs from {names[0]}, and by config.json they "
-                "are one matrix"
-            )
+            path = tensors.files[name]
+            raise UserError(f"{path}: {name} differs from {names[0]}, and config.json ties them")
 
 
 def _check_missing(
@@ -286,7 +270,7 @@ def _check_missing(
     A file may lack the whole of a head, and the bias of logits, which is then 0.
     """
     head = {path for path in leaves if path.startswith("prediction_head/")}
-    allowed = {_OPTIONAL} | (head if head <= set(missing) else set())
+    allowed = {"logits_bias"} | (head if head <= set(missing) else set())
     required = [path for path in missing if path not in allowed]
     if required:
         raise UserError(

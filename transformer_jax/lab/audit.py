@@ -6,6 +6,7 @@ what was edited; who computes all of them again is found by training a segment t
 """
 
 import dataclasses
+import itertools
 import math
 import random
 import secrets
@@ -134,8 +135,7 @@ def audit(
     if len(faults) > _MOST_LINES:
         findings.append(f"{METRICS}: {len(faults) - _MOST_LINES} more lines")
     findings += _check_checkpoints(opened, folders, records)
-    steps = [0, *folders]
-    pieces = list(zip(steps, steps[1:], strict=False))
+    pieces = list(itertools.pairwise([0, *folders]))
     seed = secrets.randbits(31) if seed is None else seed
     drawn = sorted(random.Random(seed).sample(pieces, min(segments, len(pieces))))
     same_machine = True

@@ -21,7 +21,6 @@ from transformer_jax.lab.pictures import (
     draw_heads,
     draw_rates,
     draw_recipe,
-    draw_tree,
     draw_worst,
     save_figure,
 )
@@ -108,11 +107,6 @@ def plot_attention(
     save_figure(figure, output)
 
 
-def plot_tree(tree: str, output: Path) -> None:
-    """Draws a tree in brackets into a file; raises UserError if it is none."""
-    save_figure(draw_tree(tree), output)
-
-
 def plot_errors(
     workdir: Path, kind: str, split: str, output: Path, overrides: Mapping[str, Any] | None = None
 ) -> None:
@@ -147,16 +141,12 @@ def plot_errors(
             case "length":
                 figure = draw_rates(rates_by_length(decided), "words of the text")
             case _:
-                rates = rates_by_frequency(decided, _training_words(workdir, overrides))
-                figure = draw_rates(rates, "occurrences in training")
+                examples = open_data(load_json(workdir / CONFIG, overrides), "train")
+                words = Counter(word for example in examples for word in example["text"].split())
+                figure = draw_rates(rates_by_frequency(decided, words), "occurrences in training")
     except ValueError as error:
         raise UserError(f"--errors={kind}: {workdir}: predictions of {split}: {error}") from error
     save_figure(figure, output)
-
-
-def _training_words(workdir: Path, overrides: Mapping[str, Any] | None) -> Counter[str]:
-    examples = open_data(load_json(workdir / CONFIG, overrides), "train")
-    return Counter(word for example in examples for word in example["text"].split())
 
 
 def _encodings(settings: Settings) -> np.ndarray | None:

@@ -141,6 +141,11 @@ def json_number(value: float) -> float | None:
     return float(value) if math.isfinite(value) else None
 
 
+def with_nan(values: Sequence[float | None]) -> list[float]:
+    """The numbers of a JSON list, NaN for null."""
+    return [math.nan if value is None else float(value) for value in values]
+
+
 def shown_name(name: str) -> str:
     """A user's name on one line, without control characters."""
     return escape_controls(" ".join(name.split()))

@@ -34,7 +34,7 @@ from transformer_jax.nn.norms import RMSNorm, standardize
 from transformer_jax.nn.ops import einsum, product_dtype
 from transformer_jax.nn.parameters import Parameter
 from transformer_jax.nn.sublayers import AttentionLayer, Features, Sequences
-from transformer_jax.ranges import Heads, Range, check_fields
+from transformer_jax.ranges import Heads, Range
 
 _HEAD_AXES = ("position", "head", "feature")
 
@@ -228,9 +228,6 @@ class GatedDeltaOptions:
     value_heads: Heads | None = None
     convolution_width: Annotated[int, Range(1, 64)] = 4
     chunk_size: Annotated[int, Range(1, 1024)] = CHUNK_SIZE
-
-    def __post_init__(self) -> None:
-        check_fields(self)
 
 
 class RecurrentCache(Cache):

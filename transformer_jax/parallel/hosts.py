@@ -9,7 +9,6 @@ import contextlib
 import contextvars
 import json
 import logging
-import math
 import os
 import re
 import signal
@@ -63,23 +62,24 @@ def single_process() -> Iterator[None]:
         _is_single.reset(before)
 
 
-def require_agreement[Own](prepare: Prepare[Own]) -> tuple[Own, Fingerprint]:
-    """Runs `prepare` in every process and compares the fingerprints.
+def require_agreement[Own](prepare: Prepare[Own]) -> Own:
+    """Runs `prepare` in every process and compares the fingerprints; returns the object of this
+    process.
 
     Raises:
       UserError: two fingerprints differ, or `prepare` raised it in a process. All processes raise
         it.
     """
     if num_processes() == 1:
-        return prepare()
+        return prepare()[0]
     made, report = make_report(prepare)
     problem = find_disagreement(dict(enumerate(gather(report))))
     if problem:
         raise error_for_all(problem)
-    return made, report["fingerprint"]
+    return made
 
 
-def make_report[Own](prepare: Prepare[Own]) -> tuple[Any, dict[str, Any]]:
+def make_report(prepare: Prepare[Any]) -> tuple[Any, dict[str, Any]]:
     """Runs `prepare`. Returns its object, and a report for the other processes: the fingerprint or
     the error."""
     try:
@@ -159,7 +159,7 @@ def run_on_primary(make: Callable[[], Any]) -> Any:
                 answer = {"value": make()}
         except UserError as error:
             answer = {"error": str(error)}
-    answer = _broadcast(answer)
+    answer = gather(answer)[0]
     if "error" in answer:
         raise error_for_all(answer["error"])
     return answer["value"]
@@ -176,23 +176,6 @@ def gather(value: Any) -> list[Any]:
     padded[: len(text)] = text
     rows = multihost_utils.process_allgather(padded)
     return [json.loads(row[:size].tobytes()) for row, size in zip(rows, sizes, strict=True)]
-
-
-def _broadcast(value: Any) -> Any:
-    text = np.frombuffer(json.dumps(value).encode(), np.uint8)
-    size = int(multihost_utils.broadcast_one_to_all(np.int32(len(text))))
-    return json.loads(_broadcast_bytes(text if is_primary() else None, size).tobytes())
-
-
-def _broadcast_bytes(content: np.ndarray | None, size: int) -> np.ndarray:
-    """Bytes of process 0, uint8 [size]; the others pass None."""
-    sent = np.zeros(size, np.uint8) if content is None else content
-    return np.asarray(multihost_utils.broadcast_one_to_all(sent))
-
-
-def _service() -> Any:
-    """Client of JAX's coordination service, which runs in process 0."""
-    return distributed.global_state.client
 
 
 def to_host(tree: Any) -> Any:
@@ -225,9 +208,9 @@ def arrays_from_primary(tree: Any, abstract: Any) -> Any:
     """
 
     def placed(like: Any, array: np.ndarray | None) -> jax.Array:
-        nbytes = math.prod(like.shape) * like.dtype.itemsize
-        sent = None if array is None else np.frombuffer(array.tobytes(), np.uint8)
-        whole = _broadcast_bytes(sent, nbytes).view(like.dtype).reshape(like.shape)
+        sent = np.zeros(like.shape, like.dtype) if array is None else array
+        received = multihost_utils.broadcast_one_to_all(sent.reshape(-1).view(np.uint8))
+        whole = np.asarray(received).view(like.dtype).reshape(like.shape)
         return jax.make_array_from_callback(like.shape, like.sharding, whole.__getitem__)
 
     leaves, structure = jax.tree.flatten(abstract)
@@ -329,7 +312,7 @@ def exit_after_sigterm(seconds: float) -> None:
     JAX's handler only records the signal for the next step. A thread ends the process if no step
     sees the signal within `seconds`, or outside of training.
     """
-    client = _service()
+    client: Any = distributed.global_state.client  # of the coordination service of process 0
     done = threading.Event()
 
     def was_received() -> bool:

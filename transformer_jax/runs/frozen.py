@@ -38,7 +38,6 @@ from transformer_jax.tasks.teachers import (
     StoredTeacher,
     Teacher,
     predict_top,
-    require_predictions,
     target_rows,
 )
 from transformer_jax.tokenization import Tokenizer, Tokenizers
@@ -179,16 +178,6 @@ def open_teacher(
     path = workdir / REFERENCE / f"teacher-{digest}"
     stored: Any = _stored_arrays(path, predict)
     top = TopPredictions(stored["tokens"], stored["log_probs"])
-    model: Any = student.model
-    is_pair = isinstance(model, Seq2Seq)
-    vocab_size = model.config.target_vocab_size if is_pair else model.config.vocab_size
-    try:
-        require_predictions(top, rows, vocab_size, top_k)
-    except ValueError as error:
-        raise UserError(
-            f"predictions of the teacher {settings.teacher} cannot be used: {error}; choose a "
-            f"checkpoint that predicts, and delete {path}"
-        ) from error
     teacher = StoredTeacher(top, rows.starts, checkpoint)
     return teacher, {"teacher": teacher}
 

@@ -39,7 +39,7 @@ class Opened:
             tokenizers = load_tokenizers(self.workdir / TOKENIZER)
             return tokenizers, tokenizer_provenance(tokenizers)
 
-        return hosts.require_agreement(load_and_describe)[0]
+        return hosts.require_agreement(load_and_describe)
 
     @functools.cached_property
     def task(self) -> Task:

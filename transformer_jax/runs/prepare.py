@@ -164,7 +164,7 @@ def open_training(
                 started_from[f"the run of {field}"] = newest_checkpoint(folders)
         return (members, user_modules, splits["train"], provenance), provenance | started_from
 
-    members, user_modules, examples, provenance = hosts.require_agreement(open_and_describe)[0]
+    members, user_modules, examples, provenance = hosts.require_agreement(open_and_describe)
     checkpoints = handle.checkpoints(members[0].checkpoint)
     saved = None
     if members[0].train.scale_to_data and checkpoints.latest_step() is not None:

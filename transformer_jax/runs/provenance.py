@@ -212,7 +212,7 @@ def open_same_data(name: str, open_examples: Callable[[], Corpus]) -> tuple[Corp
         digest = data_digest(examples)
         return (examples, digest), {f"data of the split {name}": digest}
 
-    return hosts.require_agreement(open_and_describe)[0]
+    return hosts.require_agreement(open_and_describe)
 
 
 def job_fingerprint(

@@ -48,7 +48,7 @@ from transformer_jax.runtime.startup import (
 )
 from transformer_jax.tasks.interface import Task
 from transformer_jax.tasks.losses import batch_shapes
-from transformer_jax.tokenization import load_digests
+from transformer_jax.tokenization import load_tokenizers
 from transformer_jax.training.diagnostics import Diagnose
 from transformer_jax.training.loop import GoodputTimer, Intervals, Loop, Patience, SpikedError
 from transformer_jax.training.optimizer import unfinished_decay
@@ -180,7 +180,9 @@ class SingleRun:
         """Whether the run that training starts from has not the vocabulary of the targets."""
         assert self.warm_start
         target = self.task.tokenizers.sha256.get("target")
-        return bool(target) and target not in load_digests(self.warm_start / TOKENIZER).values()
+        if not target:
+            return False
+        return target not in load_tokenizers(self.warm_start / TOKENIZER).sha256.values()
 
     def first_state(self, init_state: InitState, abstract: TrainState) -> TrainState:
         """The portable state before the first step, without the frozen parameters."""

@@ -130,7 +130,6 @@ def shown(wanted: bool = True) -> Iterator[None]:
             yield
     finally:
         _display.reset(token)
-        display.close()
 
 
 def set_title(title: str) -> None:
@@ -165,9 +164,6 @@ class Display:
     def end(self, progress: Progress) -> None:
         """Shows the last state of a progress."""
         self.is_busy = False
-
-    def close(self) -> None:
-        """Ends the display."""
 
 
 class Lines(Display):

@@ -12,7 +12,6 @@ import importlib.util
 import os
 import subprocess
 import sys
-from importlib.util import find_spec
 
 from transformer_jax.errors import UserError
 
@@ -107,7 +106,8 @@ def keep_freed_memory() -> None:
     Call it before JAX starts its threads; later it has no effect. Does nothing without glibc, or if
     a GPU or TPU plugin is installed.
     """
-    if not sys.platform.startswith("linux") or find_spec("jax_plugins") or find_spec("libtpu"):
+    has_plugin = any(map(importlib.util.find_spec, ("jax_plugins", "libtpu")))
+    if has_plugin or not sys.platform.startswith("linux"):
         return
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is None:

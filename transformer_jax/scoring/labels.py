@@ -5,6 +5,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from transformer_jax.scoring.text import require_pairs
+
 
 def classification_scores(
     predicted: Sequence[str], expected: Sequence[str], labels: Sequence[str]
@@ -23,15 +25,12 @@ def classification_scores(
       than two labels Gorodkin 2004); 0 if either has only one label.
 
     Raises:
-      ValueError: there are no labels, or the numbers of labels differ.
+      ValueError: as of `require_pairs`.
     """
     # Imported here because it takes seconds, and few runs need it.
     from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef
 
-    if len(predicted) != len(expected):
-        raise ValueError(f"{len(predicted)} labels cannot be scored against {len(expected)}")
-    if not expected:
-        raise ValueError("there are no labels to score")
+    require_pairs(predicted, expected)
     predicted = list(predicted)
     expected = list(expected)
     scored = [_positive(labels)] if len(labels) == 2 else list(labels)
@@ -66,10 +65,9 @@ def multiple_choice_accuracy(
       "accuracy", and "accuracy_by_length": log-probabilities divided by the number of characters.
 
     Raises:
-      ValueError: there are no examples.
+      ValueError: as of `require_pairs`.
     """
-    if not answers:
-        raise ValueError("no examples to score")
+    require_pairs(log_probs, answers)
     raw = 0
     by_length = 0
     for example, texts, answer in zip(log_probs, choices, answers, strict=True):

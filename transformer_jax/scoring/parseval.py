@@ -11,6 +11,7 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 
+from transformer_jax.scoring.text import require_pairs
 from transformer_jax.trees import Tree, parse_tree
 
 ROOTS = ("TOP", "", "ROOT", "S1")
@@ -37,11 +38,10 @@ def parseval(outputs: Sequence[str], references: Sequence[str]) -> dict[str, flo
       "tag_accuracy" of the words that are not removed; 0 if there is nothing to count.
 
     Raises:
-      ValueError: there are no trees, their numbers differ, a text is no tree, or a tree is over
-        other words than its reference.
+      ValueError: as of `require_pairs`, a text is no tree, or a tree is over other words than its
+        reference.
     """
-    if not outputs:
-        raise ValueError("no trees to score")
+    require_pairs(outputs, references)
     matched = in_outputs = in_references = exact = right = words = 0
     for number, texts in enumerate(zip(outputs, references, strict=True), 1):
         output, reference = map(parse_tree, texts)

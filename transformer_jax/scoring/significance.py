@@ -8,6 +8,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from transformer_jax.scoring.text import require_pairs
+
 _TRIALS = 1000
 _LEVEL = 0.05
 _SACREBLEU = (("bleu", "chrf", "ter"), ("bleu_lowercase",))
@@ -52,12 +54,10 @@ def translation_significance(
     """BLEU with and without case, chrF and TER of two systems by sacreBLEU's paired tests.
 
     Raises:
-      ValueError: there are no texts, or their numbers differ.
+      ValueError: as of `require_pairs`.
     """
-    if not references or not len(first) == len(second) == len(references):
-        raise ValueError(
-            f"{len(first)} and {len(second)} outputs cannot be compared on {len(references)} texts"
-        )
+    for outputs in (first, second):
+        require_pairs(outputs, references)
     # Imported here so that a process that only predicts starts without it.
     from sacrebleu.metrics import BLEU, CHRF, TER
     from sacrebleu.significance import PairedTest

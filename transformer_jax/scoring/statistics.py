@@ -92,7 +92,9 @@ def compare_seeds(
         `over_paired_seeds` if they have as many values.
     """
     worst = math.inf if lower_is_better(metric) else -math.inf
-    samples = {name: _with_worst(sample, worst) for name, sample in values.items()}
+    samples = {
+        name: np.where(np.isnan(sample), worst, sample).tolist() for name, sample in values.items()
+    }
     (_, first), *others = samples.items()
     variants = {name: sample for name, sample in others if min(len(sample), len(first)) > 1}
     differences = {}
@@ -108,10 +110,6 @@ def compare_seeds(
         permuted = permutation_p(first, sample, paired=is_paired)
         tests.append(SeedTest(name, metric, difference, permuted, p, None if p < LEVEL else needed))
     return tests
-
-
-def _with_worst(values: Sequence[float], worst: float) -> list[float]:
-    return [worst if math.isnan(value) else value for value in values]
 
 
 def over_paired_seeds(first: Sequence[float], second: Sequence[float]) -> Difference:

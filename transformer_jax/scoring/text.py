@@ -12,6 +12,14 @@ from itertools import pairwise
 from typing import Any
 
 
+def require_pairs(outputs: Sequence[Any], references: Sequence[Any]) -> None:
+    """Raises ValueError unless there are as many outputs as references, and one at least."""
+    if not outputs or len(outputs) != len(references):
+        raise ValueError(
+            f"{len(outputs)} outputs cannot be scored against {len(references)} references"
+        )
+
+
 def score_translations(hypotheses: Sequence[str], references: Sequence[str]) -> dict[str, Any]:
     """Corpus scores, 0 to 100, of detokenized translations with one reference each.
 
@@ -21,17 +29,12 @@ def score_translations(hypotheses: Sequence[str], references: Sequence[str]) -> 
       "chrf": chrF2 (Popović 2015).
 
     Raises:
-      ValueError: there are no texts, or the numbers of texts differ.
+      ValueError: as of `require_pairs`.
     """
     # Imported here so that a process that only predicts starts without it.
     from sacrebleu.metrics import BLEU, CHRF
 
-    if len(hypotheses) != len(references):
-        raise ValueError(
-            f"{len(hypotheses)} translations cannot be scored against {len(references)} references"
-        )
-    if not hypotheses:
-        raise ValueError("there are no translations to score")
+    require_pairs(hypotheses, references)
     lines = list(hypotheses)
     streams = [list(references)]
     bleu = BLEU(tokenize="13a")
@@ -76,13 +79,8 @@ def bleu_by_length(
 
 def exact_match(outputs: Sequence[str], references: Sequence[str]) -> dict[str, float]:
     """Share of outputs that equal their references, {"exact_match"}. Runs of white space count as
-    one space.
-
-    Raises:
-      ValueError: there are no texts, or the numbers of texts differ.
-    """
-    if not outputs:
-        raise ValueError("no outputs to compare")
+    one space. Raises ValueError as of `require_pairs`."""
+    require_pairs(outputs, references)
     pairs = zip(outputs, references, strict=True)
     return {"exact_match": sum(a.split() == b.split() for a, b in pairs) / len(outputs)}
 
@@ -95,8 +93,9 @@ def word_error_rate(outputs: Sequence[str], references: Sequence[str]) -> dict[s
     space separates words, and counts as one character.
 
     Raises:
-      ValueError: the numbers of texts differ, or the references have no words.
+      ValueError: as of `require_pairs`, or the references have no words.
     """
+    require_pairs(outputs, references)
     words = [(a.split(), b.split()) for a, b in zip(outputs, references, strict=True)]
     texts = [(" ".join(a), " ".join(b)) for a, b in words]
     if not any(reference for _, reference in words):
@@ -125,8 +124,7 @@ def translation_edit_rate(outputs: Sequence[str], references: Sequence[str]) -> 
     # Imported here so that a process that only predicts starts without it.
     from sacrebleu.metrics import TER
 
-    if len(outputs) != len(references):
-        raise ValueError(f"{len(outputs)} outputs but {len(references)} references")
+    require_pairs(outputs, references)
     if not any(reference.split() for reference in references):
         raise ValueError("the references have no words to compare with")
     ter = TER()
@@ -142,10 +140,9 @@ def rouge(outputs: Sequence[str], references: Sequence[str]) -> dict[str, float]
     case and without stemming; on English text the values equal those of Google's rouge_score.
 
     Raises:
-      ValueError: there are no texts, or the numbers of texts differ.
+      ValueError: as of `require_pairs`.
     """
-    if not outputs:
-        raise ValueError("no outputs to compare")
+    require_pairs(outputs, references)
     totals = dict.fromkeys(("rouge1", "rouge2", "rougeL"), 0.0)
     for output, reference in zip(outputs, references, strict=True):
         a = _words(output)

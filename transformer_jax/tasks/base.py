@@ -6,7 +6,7 @@ A task of your own may subclass one of them or implement `interface.Task` alone.
 
 import dataclasses
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Self
 
 import jax
@@ -20,12 +20,10 @@ from transformer_jax.errors import UserError
 from transformer_jax.inference.batches import (
     Pair,
     PairScore,
-    check_pair_lengths,
-    row_bytes,
     score_pairs,
 )
 from transformer_jax.inference.config import DecodeConfig
-from transformer_jax.losses import TokenLosses
+from transformer_jax.losses import Distillation, TokenLosses
 from transformer_jax.metrics import compute_metrics
 from transformer_jax.models import apply_model
 from transformer_jax.models.classifier import BODIES
@@ -46,33 +44,50 @@ from transformer_jax.tasks.interface import (
 from transformer_jax.tasks.line_warnings import LineWarnings, collect_warnings
 from transformer_jax.tasks.losses import (
     ContextTarget,
-    SupervisedLoss,
     compiled_scores,
+    packed_loss,
+    r_drop_losses,
     row_inputs,
-    row_scores,
     split_tokens,
 )
 from transformer_jax.tokenization import SampledTokenizer, Tokenizers
 
 
 class BaseTask(Summarized):
-    """Default methods: `prepare` and `preprocess` return their input, and all metrics are those of
-    the loss.
+    """Default methods: the model reads one text, `prepare` and `preprocess` return their input, the
+    loss is that of the labels (`supervised`), and all metrics are those of the loss.
 
     Attributes:
+      features: those that `preprocess` returns, with `max_length` slots of a row each.
       decodes: False if outputs come from one pass of the model: then a validation scores them all.
+      predictor: method of the model whose results the loss reads; "__call__" if that alone gives
+        the logits.
     """
 
     model: Any
     tokenizers: Tokenizers
+    max_length: int
+    loss_options: LossOptions
+    features: ClassVar[Sequence[str]]
+    read: ClassVar[Sequence[str]]
+    supervised: Callable[[Batch], Supervised]
+    predict: Callable[..., Iterator[list[Prediction]]]
     evaluates_by: ClassVar[Sequence[str]] = ()
     decodes: ClassVar[bool] = True
+    predictor: ClassVar[str] = "unprojected"
 
     def summary(self) -> Mapping[str, Any]:
         """The model, the vocabularies and the length of a row."""
-        task: Any = self
-        lengths = {f"{name} length": length for name, length in task.lengths.items()}
+        lengths = {f"{name} length": length for name, length in self.lengths.items()}
         return {"model": type(self.model).__name__, **self.tokenizers.summary(), **lengths}
+
+    @property
+    def lengths(self) -> dict[str, int]:
+        return dict.fromkeys(self.features, self.max_length)
+
+    def init(self, rng: jax.Array) -> Params:
+        row = jnp.ones((1, 1), jnp.int32)
+        return self.model.init(rng, row, row, row)["params"]
 
     def prepare(self, examples: Corpus, training: bool) -> Sequence[Any]:
         return examples
@@ -86,6 +101,40 @@ class BaseTask(Summarized):
         """The features of all items as slices of arrays, equal to those that `preprocess` makes;
         None if it must make them."""
         return None
+
+    def loss(self, params: Params, batch: Batch, rng: jax.Array | None, frozen: Frozen) -> LossSums:
+        """Returns the sums of the training loss over the labels that count."""
+        supervised = self.supervised(batch)
+        token_losses = self.token_losses(params, batch, supervised, rng, frozen)
+        return packed_loss(batch, self.read, token_losses, supervised.counted)
+
+    def token_losses(
+        self,
+        params: Params,
+        batch: Batch,
+        supervised: Supervised,
+        rng: jax.Array | None,
+        frozen: Frozen,
+    ) -> TokenLosses:
+        """Losses of all labels, [B, M] each: in training with R-Drop or a teacher, if the options
+        have them."""
+        options = self.loss_options
+        inputs, labels, _ = supervised
+        predict = functools.partial(apply_model, self.model, params, rng=rng, method=self.predictor)
+        if rng is not None and options.r_drop:
+            return r_drop_losses(predict, inputs, labels, options)
+        predicted = predict(*inputs)
+        loss = options.token_loss
+        if rng is None or options.teacher is None:
+            return loss.of(predicted, labels, exact=rng is None)
+        assert isinstance(loss, Distillation)
+        taught = options.teacher.predictions(frozen["teacher"], batch, inputs, self.predictor)
+        return loss.of_taught(predicted, taught, labels)
+
+    @functools.cached_property
+    def scores(self) -> Callable[[Params, Batch], tuple[jax.Array, jax.Array]]:
+        """Compiled (parameters, packed batch) -> `row_scores` of the labels."""
+        return compiled_scores(self.model, self.supervised, self.loss_options)
 
     def metrics(self, sums: Mapping[str, Any], examples: Corpus) -> dict[str, Any]:
         """Returns loss, perplexity and accuracy of a token."""
@@ -157,22 +206,15 @@ class CausalTask(BaseTask):
             return None
         return find_slices(items, lambda part: getattr(part, "slices", None))
 
-    def init(self, rng: jax.Array) -> Params:
-        row = jnp.ones((1, 1), jnp.int32)
-        return self.model.init(rng, row, row, row)["params"]
-
-    def loss(self, params: Params, batch: Batch, rng: jax.Array | None, frozen: Frozen) -> LossSums:
-        """Returns the cross-entropy of each token that counts given all before it."""
-        loss = SupervisedLoss(self.model, self.loss_options, self.read)
-        return loss(params, batch, self.supervised(batch), rng, frozen)
-
     def supervised(self, batch: Batch) -> Supervised:
         """Returns the model's inputs and the next tokens of a packed batch."""
         return Supervised(row_inputs(batch, "input"), batch["target"], _counted(batch))
 
     def log_probs(self, params: Params, batch: Batch, rng: jax.Array | None) -> jax.Array:
         """log P of each target that counts in nats, float32 [B, T]; 0 elsewhere."""
-        token_losses = self._plain_losses(params, batch, rng)
+        inputs = row_inputs(batch, "input")
+        predicted = apply_model(self.model, params, *inputs, rng=rng, method="unprojected")
+        token_losses = self.loss_options.unregularized.token_loss.of(predicted, batch["target"])
         return jnp.where(_counted(batch), -token_losses.losses, 0.0)  # `nll` has no gradient
 
     def score(
@@ -184,9 +226,13 @@ class CausalTask(BaseTask):
         Of a pair longer than the context the last tokens are read, with a warning. Raises UserError
         if a target alone is longer.
         """
-        tokenizer = self.tokenizers.text("text")
-        pairs = [split_tokens(tokenizer, *pair) for pair in zip(sources, targets, strict=True)]
+        lines = enumerate(zip(sources, targets, strict=True), 1)
+        pairs = [self.pair_tokens(number, *pair) for number, pair in lines]
         return self.score_tokens(params, pairs, batch_size)
+
+    def pair_tokens(self, number: int, source: str, target: str) -> ContextTarget:
+        """Tokens that are read of the pair of a line, and those that are scored."""
+        return split_tokens(self.tokenizers.text("text"), source, target)
 
     def score_tokens(
         self, params: Params, pairs: Sequence[ContextTarget], batch_size: int
@@ -196,60 +242,37 @@ class CausalTask(BaseTask):
         with collect_warnings(len(pairs)) as warnings:
             for i, (source, target) in enumerate(pairs):
                 if target:
-                    read = _fit_context(self.max_length, source, target, i + 1, warnings)
+                    read = self._fit_context(source, target, i + 1, warnings)
                     loss_mask = [False] * len(read) + [True] * len(target)
                     rows[i] = loss_mask_features([*read, *target], loss_mask)
         config = self.model.config
-        size = functools.partial(row_bytes, config, config.vocab_size)
-        scores = score_pairs(self.scores, params, [*rows.values()], batch_size, size)
+        scores = score_pairs(self.scores, params, [*rows.values()], batch_size, config)
         by_pair = dict(zip(rows, scores, strict=True))
         # An empty target is certain: log P = 0.
         return [by_pair.get(i, PairScore(0.0, True)) for i in range(len(pairs))]
 
-    @functools.cached_property
-    def scores(self) -> Callable[[Params, Batch], tuple[jax.Array, jax.Array]]:
-        """Compiled (parameters, packed batch) -> `row_scores` of the targets that count."""
-
-        def scores(params: Params, batch: Batch) -> tuple[jax.Array, jax.Array]:
-            return row_scores(self._plain_losses(params, batch), _counted(batch))
-
-        return jax.jit(scores, compiler_options=platform.compiler_options())
-
-    def _plain_losses(
-        self, params: Params, batch: Batch, rng: jax.Array | None = None
-    ) -> TokenLosses:
-        """Negative log-likelihoods of all targets, [B, T] each."""
-        inputs = row_inputs(batch, "input")
-        predicted = apply_model(self.model, params, *inputs, rng=rng, method="unprojected")
-        return self.loss_options.unregularized.token_loss.of(predicted, batch["target"])
+    def _fit_context(
+        self, source: Sequence[int], target: Sequence[int], number: int, warnings: LineWarnings
+    ) -> Sequence[int]:
+        """The last tokens of a source, as many as the model sees before the target."""
+        limit = f"than the model sees at once (data.max_length is {self.max_length})"
+        if len(target) > self.max_length:
+            raise UserError(
+                f"score: the target of line {number} has {len(target)} tokens, more {limit}; make "
+                "it shorter"
+            )
+        room = self.max_length + 1 - len(target)
+        if len(source) > room:
+            count = len(source) + len(target) - 1
+            message = f"line {number} has {count} tokens, more {limit}; its first"
+            several = f"have more tokens {limit}; their first ones are not read"
+            warnings.add(number, f"{message} {len(source) - room} are not read", several)
+        return source[-room:]
 
 
 def _counted(batch: Batch) -> jax.Array:
     """Mask of the targets that count, bool [B, T]."""
     return batch.get("counted", batch["target_segment_ids"]) > 0
-
-
-def _fit_context(
-    context: int,
-    source: Sequence[int],
-    target: Sequence[int],
-    number: int,
-    warnings: LineWarnings,
-) -> Sequence[int]:
-    """The last tokens of a source, as many as the model sees before the target."""
-    limit = f"than the model sees at once (data.max_length is {context})"
-    if len(target) > context:
-        raise UserError(
-            f"score: the target of line {number} has {len(target)} tokens, more {limit}; make it "
-            "shorter"
-        )
-    room = context + 1 - len(target)
-    if len(source) > room:
-        count = len(source) + len(target) - 1
-        message = f"line {number} has {count} tokens, more {limit}; its first"
-        several = f"have more tokens {limit}; their first ones are not read"
-        warnings.add(number, f"{message} {len(source) - room} are not read", several)
-    return source[-room:]
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -315,11 +338,6 @@ class Seq2SeqTask(BaseTask):
         row = jnp.ones((1, 1), jnp.int32)
         return self.model.init(rng, *[row] * 6)["params"]
 
-    def loss(self, params: Params, batch: Batch, rng: jax.Array | None, frozen: Frozen) -> LossSums:
-        """Returns the cross-entropy of each target token given its past and the source."""
-        loss = SupervisedLoss(self.model, self.loss_options, self.read)
-        return loss(params, batch, self.supervised(batch), rng, frozen)
-
     def supervised(self, batch: Batch) -> Supervised:
         """Returns the model's inputs, and the tokens of the target that it predicts: all but the
         forced ones at the beginning."""
@@ -350,15 +368,7 @@ class Seq2SeqTask(BaseTask):
         self, params: Params, pairs: Sequence[Pair], batch_size: int
     ) -> list[PairScore]:
         """Scores pairs of tokens, with special tokens, like `score`."""
-        config = self.model.config
-        check_pair_lengths(config, pairs)
-        size = functools.partial(row_bytes, config, config.target_vocab_size)
-        return score_pairs(self.scores, params, pairs, batch_size, size)
-
-    @functools.cached_property
-    def scores(self) -> Callable[[Params, Batch], tuple[jax.Array, jax.Array]]:
-        """Compiled (parameters, packed batch) -> `row_scores` of the targets."""
-        return compiled_scores(self.model, self.supervised, self.loss_options)
+        return score_pairs(self.scores, params, pairs, batch_size, self.model.config)
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -379,6 +389,7 @@ class LabelingTask(BaseTask):
     bodies: ClassVar[Sequence[type[Any]]] = BODIES
     head: ClassVar[type[Any]]
     label_side: ClassVar[str]
+    predictor: ClassVar[str] = "__call__"
     read: ClassVar[Sequence[str]] = ("text",)
     best_by: ClassVar[str] = "accuracy"
     evaluates_by: ClassVar[Sequence[str]] = ("batch_size",)
@@ -399,14 +410,15 @@ class LabelingTask(BaseTask):
         model = cls.head(body, num_classes=parts.vocab_sizes[cls.label_side])
         return cls(model, parts.tokenizers, length, parts.loss)
 
-    def supervised(self, batch: Batch) -> Supervised:
-        """Returns the model's inputs and the labels of a packed batch."""
-        raise NotImplementedError
+    @functools.cached_property
+    def probabilities(self) -> Callable[[Params, Batch], jax.Array]:
+        """Compiled (parameters, batch with one text per row) -> probabilities of the labels of each
+        text [B, 1, C], or of each token [B, T, C]."""
 
-    def loss(self, params: Params, batch: Batch, rng: jax.Array | None, frozen: Frozen) -> LossSums:
-        """Returns the training loss of each label."""
-        loss = SupervisedLoss(self.model, self.loss_options, self.read, "__call__")
-        return loss(params, batch, self.supervised(batch), rng, frozen)
+        def probabilities(params: Params, batch: Batch) -> jax.Array:
+            return jax.nn.softmax(apply_model(self.model, params, *row_inputs(batch, "text")))
+
+        return jax.jit(probabilities, compiler_options=platform.compiler_options())
 
     def metrics(self, sums: Mapping[str, Any], examples: Corpus) -> dict[str, Any]:
         """Returns the mean losses of a label, in nats."""

@@ -5,9 +5,8 @@ B batch, T tokens, J texts of a packed row, C classes.
 """
 
 import dataclasses
-import functools
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar
 
 import jax
@@ -22,7 +21,6 @@ from transformer_jax.inference.model_inputs import ModelInputs, text_inputs
 from transformer_jax.models import apply_model
 from transformer_jax.models.classifier import BODIES, TextClassifier
 from transformer_jax.models.encoder_decoder import EncoderDecoder
-from transformer_jax.runtime import platform
 from transformer_jax.scoring.labels import classification_scores
 from transformer_jax.tasks.base import LabelingTask
 from transformer_jax.tasks.interface import Batch, Params, Prediction, Supervised
@@ -120,7 +118,7 @@ class Classification(LabelingTask):
     ) -> Iterator[list[Prediction]]:
         rows = [self.tokens(parts) for parts in texts]
         names = self.tokenizers.labels("label").names
-        for probabilities in label_rows(self._probabilities, params, rows, decode.batch_size):
+        for (probabilities,) in label_rows(self.probabilities, params, rows, decode.batch_size):
             best = np.argsort(-probabilities, kind="stable")[: decode.num_outputs]
             yield [Prediction(names[i], float(probabilities[i])) for i in best]
 
@@ -135,16 +133,6 @@ class Classification(LabelingTask):
         texts = np.ones((1, 1), np.int32)  # the segment id of the only text
         inputs = text_inputs(self.model.body, self.tokenizers, source, None, tokens, texts)
         return dataclasses.replace(inputs, gold=() if target is None else (target,))
-
-    @functools.cached_property
-    def _probabilities(self) -> Callable[..., jax.Array]:
-        """Compiled (parameters, batch with one text per row) -> probabilities [B, C]."""
-
-        def probabilities(params: Params, batch: Batch) -> jax.Array:
-            texts = jnp.ones((len(batch["text"]), 1), jnp.int32)
-            return jax.nn.softmax(self.logits(params, batch, texts))[:, 0]
-
-        return jax.jit(probabilities, compiler_options=platform.compiler_options())
 
 
 def _parts(example: Example) -> list[str]:

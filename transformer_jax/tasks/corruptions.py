@@ -111,17 +111,22 @@ class MaskedTokens(Objective):
 
 
 @dataclasses.dataclass(frozen=True)
-class Rewriting(Objective):
-    """A corruption that makes a source and a target of a text. A subclass's `of` reads options."""
+class Corruption(Objective):
+    """An objective that changes texts. One with options has them as its second field."""
 
     text: TextTokens
-    writes_spans: ClassVar[bool] = False
-    """Whether the target has a span for each blank, after an extra token."""
 
     @classmethod
     def of(cls, config: Any, text: TextTokens) -> Self:
         """Makes the corruption of the section `task`."""
-        return cls(text)
+        return cls(text, *([config.options_of(cls.options)] if cls.options else []))
+
+
+class Rewriting(Corruption):
+    """A corruption that makes a source and a target of a text."""
+
+    writes_spans: ClassVar[bool] = False
+    """Whether the target has a span for each blank, after an extra token."""
 
     def __call__(self, tokens: Tokens, rng: np.random.Generator) -> SourceTarget:
         raise NotImplementedError
@@ -229,10 +234,6 @@ class Spans(Rewriting):
     writes_spans: ClassVar[bool] = True
     options: ClassVar[type] = SpansOptions
 
-    @classmethod
-    def of(cls, config: Any, text: TextTokens) -> Self:
-        return cls(text, config.options_of(SpansOptions))
-
     def __call__(self, tokens: Tokens, rng: np.random.Generator) -> SourceTarget:
         s = self.settings
         is_hidden = noise_mask(len(tokens), s.rate, s.mean_length, rng)
@@ -287,10 +288,6 @@ class Infilling(Rewriting):
 
     settings: InfillingOptions = InfillingOptions()
     options: ClassVar[type] = InfillingOptions
-
-    @classmethod
-    def of(cls, config: Any, text: TextTokens) -> Self:
-        return cls(text, config.options_of(InfillingOptions))
 
     def __call__(self, tokens: Tokens, rng: np.random.Generator) -> SourceTarget:
         source = tokens
@@ -403,7 +400,7 @@ class DiffusionOptions:
 
 
 @dataclasses.dataclass(frozen=True)
-class Diffusion(Objective):
+class Diffusion(Corruption):
     """Masked diffusion (Sahoo et al. 2024; Nie et al. 2025, LLaDA).
 
     With a share t of its tokens hidden, drawn from U(0, 1], the losses of a text divided by t add
@@ -412,16 +409,9 @@ class Diffusion(Objective):
     same mean, less variance, and always a hidden token.
     """
 
-    text: TextTokens
     settings: DiffusionOptions = DiffusionOptions()
     options: ClassVar[type] = DiffusionOptions
     ignores: ClassVar[Sequence[str]] = _LEFT_TO_RIGHT
-
-    @classmethod
-    def of(cls, config: Any, text: TextTokens) -> Self:
-        """Makes the corruption of the section `task`."""
-        settings: Any = config.options_of(cls.options)
-        return cls(text, settings)
 
     def blocks(self, length: int) -> list[range]:
         """Blocks of a text; each is predicted from those before it, and hides tokens alone."""

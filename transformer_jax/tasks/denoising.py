@@ -10,9 +10,8 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from transformer_jax.data.batches.loss_masks import loss_mask_features
+from transformer_jax.data.batches.loss_masks import LOSS_MASK_FEATURES, loss_mask_features
 from transformer_jax.data.examples import Corpus, Features
-from transformer_jax.inference.batches import PairScore
 from transformer_jax.inference.config import TARGET_FIELDS, DecodeConfig
 from transformer_jax.models import MODELS
 from transformer_jax.models.decoder_only import DecoderOnly
@@ -29,8 +28,9 @@ from transformer_jax.tasks.corruptions import (
 )
 from transformer_jax.tasks.diffusion import MaskedDiffusion
 from transformer_jax.tasks.interface import Params, Prediction, Task, TaskParts
-from transformer_jax.tasks.language_modeling import DocumentWindows, LanguageModeling
+from transformer_jax.tasks.language_modeling import DocumentTask, DocumentWindows, LanguageModeling
 from transformer_jax.tasks.line_warnings import LineWarnings
+from transformer_jax.tasks.losses import ContextTarget
 from transformer_jax.tasks.masked_lm import MaskedLanguageModeling, fill_blanks
 from transformer_jax.tasks.translation import Translation
 from transformer_jax.tokenization import Tokenizers
@@ -88,6 +88,11 @@ def rewriting(parts: TaskParts) -> Rewriting:
     return corruption
 
 
+def text_windows(parts: TaskParts) -> DocumentWindows:
+    """Cuts documents into texts of `data.max_length` tokens."""
+    return DocumentWindows.of(parts, parts.tokenizers.specials("text").eos, parts.data.max_length)
+
+
 def whole_text(window: Features, end: int) -> np.ndarray:
     """Tokens of a window, without an end token that closes it; one that has a single token gets the
     token before it, too."""
@@ -98,20 +103,17 @@ def whole_text(window: Features, end: int) -> np.ndarray:
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
-class DenoisingPairs(Translation):
+class DenoisingPairs(DocumentTask, Translation):
     """Denoising with an encoder-decoder: the source is read, the target is written.
 
     Rows are as long as the longest source and target of a text of `data.max_length` tokens.
 
     Attributes:
       corruption: makes source and target of a text.
-      windows: cuts documents into texts.
-      text_length: tokens of a text.
     """
 
     corruption: Rewriting = dataclasses.field(kw_only=True)
     windows: DocumentWindows = dataclasses.field(kw_only=True)
-    text_length: int = dataclasses.field(kw_only=True)
     best_by: ClassVar[str] = "-loss"
     evaluates_by: ClassVar[Sequence[str]] = ()
     predicts_by: ClassVar[Sequence[str]] = TARGET_FIELDS
@@ -134,22 +136,13 @@ class DenoisingPairs(Translation):
                 tokenizers=both_sides(parts.tokenizers),
             ),
             corruption=corruption,
-            windows=DocumentWindows(data.packing, parts.caching, data.num_train_tokens),
-            text_length=data.max_length,
-        )
-
-    def prepare(self, examples: Corpus, training: bool) -> Sequence[Any]:
-        """Returns windows, or pieces, of the documents' tokens."""
-        first = self.tokenizers.specials("text").eos
-        return self.windows.cut(
-            examples, self.tokenizers, first=first, length=self.text_length, training=training
+            windows=text_windows(parts),
         )
 
     def preprocess(self, example: Features, rng: np.random.Generator) -> Features:
         """Returns source and target of a text, corrupted anew at each visit."""
-        specials = self.tokenizers.specials("text")
-        pair = self.corruption(whole_text(example, specials.eos), rng)
-        frame = specials.translation
+        pair = self.corruption(whole_text(example, self.specials.eos), rng)
+        frame = self.specials.translation
         return {
             "source": np.array(frame.around(pair.source.tolist()), np.int32),
             "target": np.array(frame.around(pair.target.tolist()), np.int32),
@@ -179,7 +172,7 @@ class DenoisingPairs(Translation):
     def _encode_source(
         self, line: str, warnings: LineWarnings, number: int = 1, name: str = "the text"
     ) -> list[int]:
-        frame = self.tokenizers.specials("text").translation
+        frame = self.specials.translation
         framed = super()._encode_source(line, warnings, number, name)
         tokens = framed[len(frame.head) : len(framed) - len(frame.tail)]
         return frame.around(self.corruption.prompt(tokens))
@@ -204,36 +197,24 @@ class DenoisingSequences(LanguageModeling):
 
     Attributes:
       corruption: makes source and target of a text.
-      text_length: tokens of a text.
     """
 
     corruption: Rewriting = dataclasses.field(kw_only=True)
-    text_length: int = dataclasses.field(kw_only=True)
-
-    @property
-    def lengths(self) -> dict[str, int]:
-        return dict.fromkeys(("input", "target", "counted"), self.max_length)
+    features: ClassVar[Sequence[str]] = LOSS_MASK_FEATURES
 
     @classmethod
     def build(cls, parts: TaskParts, **fields: Any) -> Self:
         corruption = rewriting(parts)
-        text_length = parts.data.max_length
+        windows = text_windows(parts)
         # The start token is read, the end token is predicted alone.
-        data = dataclasses.replace(parts.data, max_length=corruption.longest(text_length).both + 1)
-        parts = dataclasses.replace(parts, data=data)
-        return super().build(parts, corruption=corruption, text_length=text_length, **fields)
-
-    def prepare(self, examples: Corpus, training: bool) -> Sequence[Any]:
-        """Returns windows, or pieces, of the documents' tokens."""
-        first = self.tokenizers.specials("text").eos
-        return self.windows.cut(
-            examples, self.tokenizers, first=first, length=self.text_length, training=training
-        )
+        length = corruption.longest(parts.data.max_length).both + 1
+        parts = dataclasses.replace(parts, data=dataclasses.replace(parts.data, max_length=length))
+        return super().build(parts, corruption=corruption, windows=windows, **fields)
 
     def preprocess(self, example: Features, rng: np.random.Generator) -> Features:
         """Returns the sequence of a text, corrupted anew at each visit: "input", "target", shifted
         by one token, and "counted"."""
-        specials = self.tokenizers.specials("text")
+        specials = self.specials
         pair = self.corruption(whole_text(example, specials.eos), rng)
         # A prefix ends with its first start token, and some vocabularies end documents with that.
         text = pair.source[pair.source != specials.start]
@@ -244,23 +225,14 @@ class DenoisingSequences(LanguageModeling):
 
     metrics = BaseTask.metrics  # of the targets alone: no bits per byte of the text
 
-    def score(
-        self, params: Params, sources: Sequence[str], targets: Sequence[str], batch_size: int
-    ) -> list[PairScore]:
-        """Returns log P(target | source) of each pair in nats, without an end token; the source is
-        read as it is written."""
-        tokenizer = self.tokenizers.text("text")
-        start = tokenizer.specials.start
-        pairs = [
-            ([*tokenizer.encode(source), start], tokenizer.encode(target))
-            for source, target in zip(sources, targets, strict=True)
-        ]
-        return self.score_tokens(params, pairs, batch_size)
+    def pair_tokens(self, number: int, source: str, target: str) -> ContextTarget:
+        """Tokens of a source, read as it is written, with the start token, and of the target."""
+        encode = self.tokenizers.text("text").encode
+        return [*encode(source), self.specials.start], encode(target)
 
     def _prompt(self, line: str, warnings: LineWarnings, number: int = 1) -> list[int]:
-        specials = self.tokenizers.specials("text")
         first, *tokens = super()._prompt(line, warnings, number)
-        return [*self.corruption.prompt(tokens), specials.start]
+        return [*self.corruption.prompt(tokens), self.specials.start]
 
 
 def both_sides(tokenizers: Tokenizers) -> Tokenizers:

@@ -15,14 +15,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from transformer_jax.data.batches.packing import padded_batch
-from transformer_jax.data.examples import Corpus, Features
+from transformer_jax.data.examples import Features
 from transformer_jax.decoding import Unmasking, truncate_at_eos
 from transformer_jax.errors import UserError
 from transformer_jax.inference.batches import (
     PaddedBatch,
     PairScore,
     WeightedRow,
-    row_bytes,
     weighted_scores,
 )
 from transformer_jax.inference.config import DecodeConfig
@@ -35,7 +34,6 @@ from transformer_jax.models.encoder_only import EncoderOnly
 from transformer_jax.nn.layers import looks_ahead
 from transformer_jax.runtime import platform
 from transformer_jax.runtime.progress import track
-from transformer_jax.tasks.base import BaseTask
 from transformer_jax.tasks.corruptions import OBJECTIVES, Diffusion, Masked, TextTokens, bound_masks
 from transformer_jax.tasks.interface import (
     Batch,
@@ -46,20 +44,14 @@ from transformer_jax.tasks.interface import (
     Supervised,
     TaskParts,
 )
-from transformer_jax.tasks.language_modeling import DocumentWindows
-from transformer_jax.tasks.losses import (
-    SupervisedLoss,
-    compiled_scores,
-    row_inputs,
-    split_tokens,
-    text_frame,
-)
+from transformer_jax.tasks.language_modeling import DocumentTask, DocumentWindows
+from transformer_jax.tasks.losses import row_inputs, split_tokens, text_frame
 from transformer_jax.tasks.masked_lm import fill_blanks
 from transformer_jax.tokenization import SpecialTokens, Tokenizers
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
-class MaskedDiffusion(BaseTask):
+class MaskedDiffusion(DocumentTask):
     """Masked diffusion on documents {"text": str}, with a model that sees a whole text.
 
     A row is a first token, which is always visible, and a window of tokens. Its loss per token is
@@ -80,6 +72,7 @@ class MaskedDiffusion(BaseTask):
     corruption: Diffusion
     windows: DocumentWindows
     loss_options: LossOptions
+    features: ClassVar[Sequence[str]] = ("text", "labels", "counts")
     read: ClassVar[Sequence[str]] = ("text",)
     best_by: ClassVar[str] = "-loss"
     predicts_by: ClassVar[Sequence[str]] = (
@@ -120,33 +113,14 @@ class MaskedDiffusion(BaseTask):
             tokenizers=parts.tokenizers,
             max_length=length,
             corruption=corruption,
-            windows=DocumentWindows(parts.data.packing, parts.caching, parts.data.num_train_tokens),
+            windows=DocumentWindows.of(parts, specials.eos, length - 1),
             loss_options=parts.loss,
         )
-
-    @property
-    def lengths(self) -> dict[str, int]:
-        return dict.fromkeys(("text", "labels", "counts"), self.max_length)
-
-    @property
-    def specials(self) -> SpecialTokens:
-        return self.tokenizers.specials("text")
 
     @property
     def first(self) -> int:
         """Token before each text."""
         return text_frame(self.model, self.tokenizers).head[0]
-
-    def init(self, rng: jax.Array) -> Params:
-        row = jnp.ones((1, 1), jnp.int32)
-        return self.model.init(rng, row, row, row)["params"]
-
-    def prepare(self, examples: Corpus, training: bool) -> Sequence[Any]:
-        """Returns windows, or pieces, of the documents' tokens."""
-        length = self.max_length - 1
-        return self.windows.cut(
-            examples, self.tokenizers, first=self.specials.eos, length=length, training=training
-        )
 
     def preprocess(self, example: Features, rng: np.random.Generator) -> Features:
         """Returns a text with hidden tokens, drawn anew at each visit, as `row`."""
@@ -170,9 +144,7 @@ class MaskedDiffusion(BaseTask):
 
     def loss(self, params: Params, batch: Batch, rng: jax.Array | None, frozen: Frozen) -> LossSums:
         """Returns the weighted losses of the hidden tokens, over the tokens that they stand for."""
-        supervised = self.supervised(batch)
-        loss = SupervisedLoss(self.model, self.loss_options, self.read)
-        token_losses = loss.token_losses(params, batch, supervised, rng, frozen)
+        token_losses = self.token_losses(params, batch, self.supervised(batch), rng, frozen)
         weights = loss_weights(batch)
         num_tokens = batch["counts"].sum().astype(jnp.float32)
         sums = token_sums(token_losses, weights) | {"tokens": num_tokens}
@@ -214,9 +186,7 @@ class MaskedDiffusion(BaseTask):
             rng = np.random.default_rng(tokens.tolist())  # the same masks wherever the pair is
             for masked, weight in self._bound_rows(tokens, len(source), rng):
                 rows.append((number, weight, self.row(tokens, masked)))
-        config = self.model.config
-        size = functools.partial(row_bytes, config, config.vocab_size)
-        return weighted_scores(self.scores, params, rows, len(pairs), batch_size, size)
+        return weighted_scores(self.scores, params, rows, len(pairs), batch_size, self.model.config)
 
     def _bound_rows(
         self, tokens: np.ndarray, num_read: int, rng: np.random.Generator
@@ -231,11 +201,6 @@ class MaskedDiffusion(BaseTask):
                 is_hidden[start:] = hidden
                 inputs = np.where(is_hidden, self.corruption.text.mask, tokens[: block.stop])
                 yield Masked(inputs, is_hidden, np.zeros(block.stop, np.int32)), weight
-
-    @functools.cached_property
-    def scores(self) -> Callable[[Params, Batch], tuple[jax.Array, jax.Array]]:
-        """Compiled (parameters, packed batch) -> `row_scores` of the hidden tokens."""
-        return compiled_scores(self.model, self.supervised, self.loss_options)
 
     def predict(
         self, params: Params, lines: Sequence[str], decode: DecodeConfig, first_line: int = 1

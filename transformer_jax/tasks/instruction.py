@@ -21,20 +21,18 @@ from transformer_jax.conversations import (
 )
 from transformer_jax.conversations.encoding import ChatTokenizer, ConversationSplitter, fit_prompt
 from transformer_jax.data.batches.loss_masks import LOSS_MASK_FEATURES, LossMaskedTexts
+from transformer_jax.data.batches.windows import BAR_AFTER_SECONDS
 from transformer_jax.data.examples import Corpus, Features
 from transformer_jax.errors import UserError
-from transformer_jax.inference.batches import PairScore
 from transformer_jax.inference.config import DecodeConfig
-from transformer_jax.inference.generation import TextGenerator, TokenGenerator
+from transformer_jax.inference.generation import TokenGenerator
 from transformer_jax.inference.model_inputs import ModelInputs, text_inputs
 from transformer_jax.tasks.base import CausalTask
 from transformer_jax.tasks.interface import Params, Prediction, TaskParts
 from transformer_jax.tasks.language_modeling import LanguageModeling
 from transformer_jax.tasks.line_warnings import LineWarnings, collect_warnings
+from transformer_jax.tasks.losses import ContextTarget
 from transformer_jax.tokenization import encode_plain
-
-BAR_AFTER_SECONDS = 2
-"""Seconds of work before a progress bar is shown."""
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -49,11 +47,8 @@ class Instruction(CausalTask):
     """
 
     template: Template
+    features: ClassVar[Sequence[str]] = LOSS_MASK_FEATURES
     predicts_by: ClassVar[Sequence[str]] = LanguageModeling.predicts_by
-
-    @property
-    def lengths(self) -> dict[str, int]:
-        return dict.fromkeys(LOSS_MASK_FEATURES, self.max_length)
 
     @classmethod
     def build(cls, parts: TaskParts, **fields: Any) -> Self:
@@ -119,7 +114,7 @@ class Instruction(CausalTask):
                 else:
                     message = f"{name} is blank, and so is its answer"
                     warnings.add(number, message, "are blank, and so are their answers")
-        answers = self.text_generator.texts(params, [*prompts.values()], decode, [*prompts])
+        answers = self.token_generator.texts(params, [*prompts.values()], decode, [*prompts])
         for number in range(first_line, first_line + len(lines)):
             outputs = next(answers) if number in prompts else [("", 0.0)]
             yield [Prediction(*output) for output in outputs]
@@ -132,23 +127,16 @@ class Instruction(CausalTask):
     ) -> Iterator[str]:
         with collect_warnings() as warnings:
             prompt = self._prompt(conversation, "the conversation", decode, warnings)
-        return self.text_generator.stream(params, prompt, decode)
+        return self.token_generator.stream(params, prompt, decode)
 
-    def score(
-        self, params: Params, sources: Sequence[str], targets: Sequence[str], batch_size: int
-    ) -> list[PairScore]:
-        """Returns log P(answer | instruction) of each pair in nats: of the answer's own tokens,
-        without an end token. Sources are lines as in `predict`."""
-        tokenizer = self.tokenizers.text("text")
-        pairs = []
-        for number, (source, target) in enumerate(zip(sources, targets, strict=True), 1):
-            name = f"line {number}"
-            try:
-                prompt = self.chat_tokenizer.encode_prompt(_conversation(source, name))
-            except ValueError as error:
-                raise UserError(f"{name}: {error}") from error
-            pairs.append((prompt, encode_plain(tokenizer, target)))
-        return self.score_tokens(params, pairs, batch_size)
+    def pair_tokens(self, number: int, source: str, target: str) -> ContextTarget:
+        """Tokens of an instruction, a line as in `predict`, and the answer's own tokens."""
+        name = f"line {number}"
+        try:
+            prompt = self.chat_tokenizer.encode_prompt(_conversation(source, name))
+        except ValueError as error:
+            raise UserError(f"{name}: {error}") from error
+        return prompt, encode_plain(self.tokenizers.text("text"), target)
 
     def model_inputs(
         self, params: Params, source: str, target: str | None, decode: DecodeConfig
@@ -161,14 +149,15 @@ class Instruction(CausalTask):
         return text_inputs(self.model, self.tokenizers, source + (target or ""), None, tokens)
 
     @functools.cached_property
-    def text_generator(self) -> TextGenerator:
+    def token_generator(self) -> TokenGenerator:
         """Generates answers to prompts."""
         tokenizer = self.tokenizers.text("text")
         ends = (tokenizer.specials.eos, *tokenizer.specials.ends)
         end = self.chat_tokenizer.answer_end
         specials = dataclasses.replace(tokenizer.specials, eos=end, ends=ends)
-        token_generator = TokenGenerator(self.model, self.max_length, specials, tokenizer=tokenizer)
-        return TextGenerator(token_generator, tokenizer, joins=False)
+        return TokenGenerator(
+            self.model, self.max_length, specials, tokenizer=tokenizer, joins=False
+        )
 
     def _prompt(
         self,

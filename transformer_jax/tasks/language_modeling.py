@@ -24,13 +24,13 @@ from transformer_jax.data.batches.windows import (
 from transformer_jax.data.examples import Corpora, Corpus, Features, Parsed
 from transformer_jax.data.files.text import TextBlocks
 from transformer_jax.inference.config import CONTINUATION_FIELDS, DecodeConfig
-from transformer_jax.inference.generation import TextGenerator, TokenGenerator
+from transformer_jax.inference.generation import TokenGenerator
 from transformer_jax.inference.model_inputs import ModelInputs, text_inputs
 from transformer_jax.metrics import compute_metrics
-from transformer_jax.tasks.base import CausalTask
+from transformer_jax.tasks.base import BaseTask, CausalTask
 from transformer_jax.tasks.interface import Params, Prediction, TaskParts
 from transformer_jax.tasks.line_warnings import LineWarnings, collect_warnings
-from transformer_jax.tokenization import SampledTokenizer, Tokenizers
+from transformer_jax.tokenization import SampledTokenizer, SpecialTokens, Tokenizers
 
 MOST_STARTS = 1 << 24
 """Largest number of training windows; in longer texts their starts are further apart."""
@@ -41,83 +41,79 @@ SAMPLED_BLOCK = 1 << 16
 
 @dataclasses.dataclass(frozen=True)
 class DocumentWindows:
-    """Cuts documents into windows of tokens.
+    """Cuts documents into windows of tokens. With `tokenizers.sampling` the tokens of a block are
+    drawn at random whenever it is cut.
 
     Attributes:
       packing: "together": windows of the concatenated documents; training windows start anywhere,
         evaluation windows tile the text. "apart": no token sees another document.
+      first: token before each document.
+      length: tokens of a window.
     """
 
     packing: str
+    first: int
+    length: int
     caching: TokenCache = TokenCache()
     num_train_tokens: int | None = None
 
-    def cut(
-        self, examples: Corpus, tokenizers: Tokenizers, *, first: int, length: int, training: bool
-    ) -> Sequence[Any]:
+    @classmethod
+    def of(cls, parts: TaskParts, first: int, length: int) -> Self:
+        data = parts.data
+        return cls(data.packing, first, length, parts.caching, data.num_train_tokens)
+
+    def cut(self, examples: Corpus, tokenizers: Tokenizers, training: bool) -> Sequence[Any]:
         """Windows of the documents {"text": str}. Each document ends with EOS.
 
         Corpora with weights are cut one by one. Text in blocks becomes `WindowedBlocks`: each block
         is cut by itself, and its windows tile it. So does all training text whose tokens are drawn
-        at random (`tokenizers.sampling`), since they are drawn again whenever a block is cut.
-
-        Args:
-          first: token before each document.
-          length: tokens of a window.
+        at random.
 
         Raises:
           UserError: there is no text, or no room for its tokens.
         """
-        windows = _BlockWindows(tokenizers, first, length, self.packing)
         if training and isinstance(examples, TextBlocks):
             documents = Parsed(range(len(examples)), examples.documents)
-            return WindowedBlocks(documents, windows.of_documents)
+            return WindowedBlocks(documents, functools.partial(self._of_documents, tokenizers))
         is_sampled = training and tokenizers.sampling > 0
 
         def cut(part: Corpus) -> Sequence[Any]:
-            stream = self._stream(part, tokenizers, first, training)
+            stream = self._stream(part, tokenizers, training)
             if is_sampled:
                 return stream.blocks(SAMPLED_BLOCK, whole_documents=self.packing == "apart")
-            if self.packing == "apart":
-                return DocumentPieces(stream, length)
-            stride = math.ceil(len(stream.tokens) / MOST_STARTS) if training else length
-            return Windows(stream.tokens, length, stride)
+            stride = math.ceil(len(stream.tokens) / MOST_STARTS) if training else self.length
+            return self._windows(stream, stride)
 
         pieces: Sequence[Any]
         if isinstance(examples, Corpora) and examples.weights:
             pieces = examples.map_parts(cut)
         else:
             pieces = cut(examples)
-        return WindowedBlocks(pieces, windows.of_stream) if is_sampled else pieces
+        if not is_sampled:
+            return pieces
+        return WindowedBlocks(pieces, functools.partial(self._of_block, tokenizers))
 
-    def _stream(
-        self, examples: Corpus, tokenizers: Tokenizers, first: int, training: bool
-    ) -> TokenStream:
+    def _stream(self, examples: Corpus, tokenizers: Tokenizers, training: bool) -> TokenStream:
         """The documents as one stream, from the cache if they are long."""
         tokenizer = tokenizers.text("text")
         digest = tokenizers.sha256.get("text")
-        stream = self.caching.read_or_encode(examples, tokenizer, digest, first)
+        stream = self.caching.read_or_encode(examples, tokenizer, digest, self.first)
         if stream is None:
             documents = (tokenizer.encode(example["text"]) for example in examples)
-            stream = store_token_stream(documents, first, tokenizer.specials.eos)
+            stream = store_token_stream(documents, self.first, tokenizer.specials.eos)
         return stream.first(self.num_train_tokens) if training and self.num_train_tokens else stream
 
+    def _windows(self, stream: TokenStream, stride: int) -> Sequence[Features]:
+        if self.packing == "apart":
+            return DocumentPieces(stream, self.length)
+        return Windows(stream.tokens, self.length, stride)
 
-@dataclasses.dataclass(frozen=True)
-class _BlockWindows:
-    """Cuts a block into windows that tile it. With `tokenizers.sampling` its tokens are drawn at
-    random."""
-
-    tokenizers: Tokenizers
-    first: int
-    length: int
-    packing: str
-
-    def of_documents(
-        self, documents: Sequence[str], rng: np.random.Generator
+    def _of_documents(
+        self, tokenizers: Tokenizers, documents: Sequence[str], rng: np.random.Generator
     ) -> Sequence[Features]:
-        """Windows of documents, which become one empty document if none has any token."""
-        tokenizer = self.tokenizers.text("text")
+        """Windows of a block of documents, which become one empty document if none has any
+        token."""
+        tokenizer = tokenizers.text("text")
         end = tokenizer.specials.eos
         between = document_separator(self.first, end)
         arrays = [np.array([self.first], np.int32)]
@@ -126,53 +122,60 @@ class _BlockWindows:
             sizes.append(len(tokens))
             arrays += [np.asarray(tokens, np.int32), between]
         if not any(sizes):
-            nothing = {"input": self.first, "target": end}
-            return [{name: np.array([token], np.int32) for name, token in nothing.items()}]
+            return [
+                {"input": np.array([self.first], np.int32), "target": np.array([end], np.int32)}
+            ]
         stream = TokenStream.from_sizes(
             np.concatenate(arrays), np.array(sizes, np.int64), len(between)
         )
-        return self.of_stream(stream, rng)
+        return self._of_block(tokenizers, stream, rng)
 
-    def of_stream(self, stream: TokenStream, rng: np.random.Generator) -> Sequence[Features]:
-        """Windows of a part of a stream."""
-        tokenizer = self.tokenizers.sampled(rng).text("text")
+    def _of_block(
+        self, tokenizers: Tokenizers, stream: TokenStream, rng: np.random.Generator
+    ) -> Sequence[Features]:
+        """Windows that tile a part of a stream."""
+        tokenizer = tokenizers.sampled(rng).text("text")
         if isinstance(tokenizer, SampledTokenizer):
             stream = stream.resegmented(tokenizer.resegment)
-        if self.packing == "apart":
-            return DocumentPieces(stream, self.length)
-        return Windows(stream.tokens, self.length, self.length)
+        return self._windows(stream, self.length)
 
 
-@dataclasses.dataclass(frozen=True, repr=False)
-class LanguageModeling(CausalTask):
-    """Language modeling with a decoder-only model on documents {"text": str}.
-
-    A document has a first token before it and an end token after it. If both are the same token,
-    such as GPT-2's <|endoftext|>, there is one of them between two documents.
+class DocumentTask(BaseTask):
+    """Base of the tasks on documents {"text": str}.
 
     Attributes:
-      windows: cuts documents into rows.
+      windows: cuts documents into texts.
     """
 
     windows: DocumentWindows
-    predicts_by: ClassVar[Sequence[str]] = CONTINUATION_FIELDS
 
     @property
-    def lengths(self) -> dict[str, int]:
-        return {"input": self.max_length, "target": self.max_length}
-
-    @classmethod
-    def build(cls, parts: TaskParts, **fields: Any) -> Self:
-        windows = DocumentWindows(parts.data.packing, parts.caching, parts.data.num_train_tokens)
-        return super().build(parts, windows=windows, **fields)
+    def specials(self) -> SpecialTokens:
+        return self.tokenizers.specials("text")
 
     def prepare(self, examples: Corpus, training: bool) -> Sequence[Any]:
         """Returns windows, or pieces, of the documents' tokens: "input" and "target", which is
         shifted by one token."""
-        first = self.tokenizers.specials("text").first
-        return self.windows.cut(
-            examples, self.tokenizers, first=first, length=self.max_length, training=training
-        )
+        return self.windows.cut(examples, self.tokenizers, training)
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class LanguageModeling(DocumentTask, CausalTask):
+    """Language modeling with a decoder-only model on documents {"text": str}.
+
+    A document has a first token before it and an end token after it. If both are the same token,
+    such as GPT-2's <|endoftext|>, there is one of them between two documents.
+    """
+
+    windows: DocumentWindows
+    features: ClassVar[Sequence[str]] = ("input", "target")
+    predicts_by: ClassVar[Sequence[str]] = CONTINUATION_FIELDS
+
+    @classmethod
+    def build(cls, parts: TaskParts, **fields: Any) -> Self:
+        first = parts.tokenizers.specials("text").first
+        windows = DocumentWindows.of(parts, first, parts.data.max_length)
+        return super().build(parts, **{"windows": windows, **fields})
 
     def metrics(self, sums: Mapping[str, Any], examples: Corpus) -> dict[str, Any]:
         """Returns loss and perplexity per token, and two metrics that compare models with different
@@ -213,13 +216,13 @@ class LanguageModeling(CausalTask):
                 self._prompt(line, warnings, number)
                 for number, line in zip(numbers, lines, strict=True)
             ]
-        for outputs in self.text_generator.texts(params, prompts, decode, numbers):
+        for outputs in self.token_generator.texts(params, prompts, decode, numbers):
             yield [Prediction(*output) for output in outputs]
 
     def stream(self, params: Params, line: str, decode: DecodeConfig) -> Iterator[str]:
         with collect_warnings() as warnings:
             prompt = self._prompt(line, warnings)
-        return self.text_generator.stream(params, prompt, decode)
+        return self.token_generator.stream(params, prompt, decode)
 
     def _prompt(self, line: str, warnings: LineWarnings, number: int = 1) -> list[int]:
         tokenizer = self.tokenizers.text("text")
@@ -243,12 +246,7 @@ class LanguageModeling(CausalTask):
         return text_inputs(self.model, self.tokenizers, text, None, tokens)
 
     @functools.cached_property
-    def text_generator(self) -> TextGenerator:
-        return TextGenerator(self.token_generator, self.tokenizers.text("text"))
-
-    @functools.cached_property
     def token_generator(self) -> TokenGenerator:
         sides = self.tokenizers
         tokenizer = sides.text("text") if "text" in sides.sides else None
-        specials = sides.specials("text")
-        return TokenGenerator(self.model, self.max_length, specials, tokenizer=tokenizer)
+        return TokenGenerator(self.model, self.max_length, self.specials, tokenizer=tokenizer)

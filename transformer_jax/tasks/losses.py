@@ -4,20 +4,19 @@
 B batch, T slots of a row, M predictions of a row.
 """
 
-import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
-from transformer_jax.losses import Distillation, LossOptions, TokenLosses, symmetric_kl, token_sums
+from transformer_jax.losses import LossOptions, TokenLosses, symmetric_kl, token_sums
 from transformer_jax.metrics import padding_sums
 from transformer_jax.models import apply_model
 from transformer_jax.models.decoder_only import DecoderOnly
 from transformer_jax.nn.embeddings import Unprojected
 from transformer_jax.runtime import platform
-from transformer_jax.tasks.interface import Batch, Frozen, LossSums, Params, Supervised
+from transformer_jax.tasks.interface import Batch, LossSums, Params, Supervised
 from transformer_jax.tokenization import Frame, Tokenizer, Tokenizers
 
 ContextTarget = tuple[Sequence[int], Sequence[int]]
@@ -45,92 +44,41 @@ def row_inputs(batch: Batch, feature: str) -> tuple[jax.Array, jax.Array, jax.Ar
 
 
 def packed_loss(
-    batch: Batch, read: Sequence[str], found: TokenLosses, counted: jax.Array
+    batch: Batch, read: Sequence[str], token_losses: TokenLosses, counted: jax.Array
 ) -> LossSums:
     """Loss sums of a packed batch over the predictions that count, with the sums that metrics need.
 
     Args:
       read: features whose tokens the model reads.
-      found: losses of the predictions, [B, M] each.
+      token_losses: losses of the predictions, [B, M] each.
       counted: bool [B, M], False where there is nothing to predict.
     """
     weights = counted.astype(jnp.float32)
-    sums = token_sums(found, weights) | padding_sums(batch, read)
-    return (found.losses * weights).sum(), weights.sum(), sums
+    sums = token_sums(token_losses, weights) | padding_sums(batch, read)
+    return (token_losses.losses * weights).sum(), weights.sum(), sums
 
 
-@dataclasses.dataclass(frozen=True)
-class SupervisedLoss:
-    """Training loss of predictions that have labels: in training, with R-Drop or a teacher, if the
-    options have them.
+def r_drop_losses(
+    predict: Callable[..., Any],
+    inputs: Sequence[jax.Array],
+    labels: jax.Array,
+    options: LossOptions,
+) -> TokenLosses:
+    """Losses of all predictions by R-Drop, [B, M] each (Liang et al. 2021, equation 4, halved).
 
-    Attributes:
-      read: features whose tokens the model reads.
-      method: of the model: "unprojected", or "__call__" if that alone gives the logits.
+    They are the mean cross-entropy of two passes with different dropout, and alpha / 4 of the
+    symmetric divergence of their distributions.
     """
-
-    model: Any
-    options: LossOptions
-    read: Sequence[str]
-    method: str = "unprojected"
-
-    def __call__(
-        self,
-        params: Params,
-        batch: Batch,
-        supervised: Supervised,
-        rng: jax.Array | None,
-        frozen: Frozen,
-    ) -> LossSums:
-        """Loss sums over the predictions that count (`packed_loss`).
-
-        Args:
-          supervised: the model's inputs for the batch, and the labels.
-          rng: key for dropout; None: evaluation, without R-Drop and teacher.
-          frozen: has the parameters of the teacher, if there is one.
-        """
-        token_losses = self.token_losses(params, batch, supervised, rng, frozen)
-        return packed_loss(batch, self.read, token_losses, supervised.counted)
-
-    def token_losses(
-        self,
-        params: Params,
-        batch: Batch,
-        supervised: Supervised,
-        rng: jax.Array | None,
-        frozen: Frozen,
-    ) -> TokenLosses:
-        """Losses of all predictions, [B, M] each; arguments as of a call."""
-        inputs, labels, _ = supervised
-        if rng is not None and self.options.r_drop:
-            return self._r_drop(params, inputs, labels, rng)
-        predicted = apply_model(self.model, params, *inputs, rng=rng, method=self.method)
-        loss = self.options.token_loss
-        teacher = self.options.teacher
-        if rng is None or teacher is None:
-            return loss.of(predicted, labels, exact=rng is None)
-        assert isinstance(loss, Distillation)
-        taught = teacher.predictions(frozen["teacher"], batch, inputs, self.method)
-        return loss.of_taught(predicted, taught, labels)
-
-    def _r_drop(
-        self, params: Params, inputs: Sequence[jax.Array], labels: jax.Array, rng: jax.Array
-    ) -> TokenLosses:
-        """Losses of all predictions by R-Drop, [B, M] each (Liang et al. 2021, equation 4, halved).
-
-        They are the mean cross-entropy of two passes with different dropout, and alpha / 4 of the
-        symmetric divergence of their distributions.
-        """
-        # The copies of a row are neighbors, so that both are on the device of the row.
-        *inputs, labels = (jnp.repeat(rows, 2, axis=0) for rows in (*inputs, labels))
-        predicted = apply_model(self.model, params, *inputs, rng=rng, method=self.method)
-        is_hidden = isinstance(predicted, Unprojected)
-        logits = predicted.logits(exact=False) if is_hidden else predicted
-        of_copies = self.options.token_loss.of_logits(logits, labels)
-        divergence = symmetric_kl(logits[::2], logits[1::2])
-        mean = (of_copies.losses[::2] + of_copies.losses[1::2]) / 2
-        losses = mean + self.options.r_drop / 4 * divergence
-        return TokenLosses(losses, of_copies.nll[::2], of_copies.correct[::2])
+    # The copies of a row are neighbors, so that both are on the device of the row.
+    *inputs, labels = (jnp.repeat(rows, 2, axis=0) for rows in (*inputs, labels))
+    predicted = predict(*inputs)
+    is_hidden = isinstance(predicted, Unprojected)
+    logits = predicted.logits(exact=False) if is_hidden else predicted
+    of_copies = options.token_loss.of_logits(logits, labels)
+    divergence = symmetric_kl(logits[::2], logits[1::2])
+    mean = (of_copies.losses[::2] + of_copies.losses[1::2]) / 2
+    losses = mean + options.r_drop / 4 * divergence
+    return TokenLosses(losses, of_copies.nll[::2], of_copies.correct[::2])
 
 
 def compiled_scores(

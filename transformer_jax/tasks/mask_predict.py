@@ -23,7 +23,6 @@ from transformer_jax.inference.batches import (
     Pair,
     PairScore,
     WeightedRow,
-    row_bytes,
     weighted_scores,
 )
 from transformer_jax.inference.config import DecodeConfig
@@ -172,9 +171,7 @@ class MaskPredict(TextPairs):
             rows.append((number, 1.0, length_alone))
             for is_hidden, weight in bound_masks(len(target), DRAWS, rng):
                 rows.append((number, weight, self.row(source, target, is_hidden, has_length=False)))
-        config = self.model.config
-        size = functools.partial(row_bytes, config, config.target_vocab_size)
-        return weighted_scores(self.scores, params, rows, len(pairs), batch_size, size)
+        return weighted_scores(self.scores, params, rows, len(pairs), batch_size, self.model.config)
 
     def check_search(self, examples: Corpus, decode: DecodeConfig) -> None:
         """Raises UserError if the search writes from left to right."""

@@ -9,7 +9,7 @@ import functools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from itertools import batched
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -17,7 +17,7 @@ import numpy as np
 
 from transformer_jax.data.batches.order import PlacedRng
 from transformer_jax.data.batches.packing import pad_rows, padded_batch
-from transformer_jax.data.examples import Corpus, Features
+from transformer_jax.data.examples import Features
 from transformer_jax.errors import UserError
 from transformer_jax.inference.batches import PaddedBatch, label_rows
 from transformer_jax.inference.config import DecodeConfig
@@ -27,7 +27,6 @@ from transformer_jax.models import apply_model
 from transformer_jax.models.encoder_only import EncoderOnly
 from transformer_jax.runtime import platform
 from transformer_jax.runtime.progress import track
-from transformer_jax.tasks.base import BaseTask
 from transformer_jax.tasks.interface import (
     Batch,
     Frozen,
@@ -37,14 +36,14 @@ from transformer_jax.tasks.interface import (
     Supervised,
     TaskParts,
 )
-from transformer_jax.tasks.language_modeling import DocumentWindows
+from transformer_jax.tasks.language_modeling import DocumentTask, DocumentWindows
 from transformer_jax.tasks.line_warnings import collect_warnings
-from transformer_jax.tasks.losses import SupervisedLoss, row_inputs
-from transformer_jax.tokenization import SpecialTokens, Tokenizers
+from transformer_jax.tasks.losses import row_inputs
+from transformer_jax.tokenization import Tokenizers
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
-class MaskedLanguageModeling(BaseTask):
+class MaskedLanguageModeling(DocumentTask):
     """Masked language modeling with an encoder-only model on documents {"text": str}.
 
     A row is [CLS] window [SEP], in the vocabulary's own special tokens.
@@ -73,13 +72,10 @@ class MaskedLanguageModeling(BaseTask):
     loss_options: LossOptions
     pooling: str | None = None
     normalize: bool = False
+    features: ClassVar[Sequence[str]] = ("text", "labels")
     read: ClassVar[Sequence[str]] = ("text",)
     best_by: ClassVar[str] = "-loss"
     predicts_by: ClassVar[Sequence[str]] = ("num_outputs", "batch_size")
-
-    @property
-    def lengths(self) -> dict[str, int]:
-        return {"text": self.max_length, "labels": self.max_length}
 
     @property
     def num_predicted(self) -> int:
@@ -112,7 +108,7 @@ class MaskedLanguageModeling(BaseTask):
             model=model,
             tokenizers=parts.tokenizers,
             max_length=length,
-            windows=DocumentWindows(parts.data.packing, parts.caching, parts.data.num_train_tokens),
+            windows=DocumentWindows.of(parts, specials.eos, length - specials.encoder.size()),
             mask_rate=parts.task.mask_rate,
             highest_mask_rate=max(parts.task.mask_rate, parts.task.final_mask_rate or 0.0),
             whole_words=parts.task.whole_words,
@@ -124,10 +120,6 @@ class MaskedLanguageModeling(BaseTask):
     def init(self, rng: jax.Array) -> Params:
         row = jnp.ones((1, 1), jnp.int32)
         return self.model.init(rng, row, row, row, row - 1)["params"]
-
-    @property
-    def specials(self) -> SpecialTokens:
-        return self.tokenizers.specials("text")
 
     @property
     def mask(self) -> int:
@@ -147,14 +139,6 @@ class MaskedLanguageModeling(BaseTask):
     def _drawn(self) -> np.ndarray:
         """The tokens that replace others, in ascending order."""
         return np.flatnonzero(self.is_text)
-
-    def prepare(self, examples: Corpus, training: bool) -> Sequence[Any]:
-        """Returns windows, or pieces, of the documents' tokens that fit into a row."""
-        length = self.max_length - self.specials.encoder.size()
-        first = self.specials.eos
-        return self.windows.cut(
-            examples, self.tokenizers, first=first, length=length, training=training
-        )
 
     def preprocess(self, example: Features, rng: np.random.Generator) -> Features:
         """Returns a window as "text", partly masked, and "labels": 1 + the token at each position
@@ -195,8 +179,7 @@ class MaskedLanguageModeling(BaseTask):
         The sum "restored" is the number of chosen tokens beyond that.
         """
         batch, restored = restore_beyond(batch, self.num_predicted)
-        supervised = SupervisedLoss(self.model, self.loss_options, self.read)
-        loss, weight, sums = supervised(params, batch, self.supervised(batch), rng, frozen)
+        loss, weight, sums = super().loss(params, batch, rng, frozen)
         return loss, weight, {**sums, "restored": restored}
 
     def supervised(self, batch: Batch) -> Supervised:

@@ -33,14 +33,11 @@ class MultipleChoice(CausalTask):
     the choice with the highest probability. The training loss is that of the right choice's tokens.
     """
 
+    features: ClassVar[Sequence[str]] = LOSS_MASK_FEATURES
     best_by: ClassVar[str] = "accuracy"
     predicts_by: ClassVar[Sequence[str]] = ("num_outputs", "batch_size")
     evaluates_by: ClassVar[Sequence[str]] = ("batch_size",)
     decodes: ClassVar[bool] = False
-
-    @property
-    def lengths(self) -> dict[str, int]:
-        return dict.fromkeys(LOSS_MASK_FEATURES, self.max_length)
 
     def prepare(self, examples: Corpus, training: bool) -> LossMaskedTexts:
         """Returns each context with its right choice, whose tokens count."""

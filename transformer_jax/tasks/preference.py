@@ -5,6 +5,7 @@ B batch, T slots of a row.
 """
 
 import dataclasses
+import functools
 import logging
 from collections.abc import Callable, Sequence
 from itertools import batched
@@ -24,12 +25,13 @@ from transformer_jax.data.batches.loss_masks import (
     LossMaskedTexts,
     PreferencePairs,
 )
+from transformer_jax.data.batches.windows import BAR_AFTER_SECONDS
 from transformer_jax.data.examples import Corpus
 from transformer_jax.errors import UserError
 from transformer_jax.metrics import padding_sums
-from transformer_jax.tasks.instruction import BAR_AFTER_SECONDS, Instruction
+from transformer_jax.tasks.instruction import Instruction
 from transformer_jax.tasks.interface import Batch, Frozen, LossSums, Params, Supervised, TaskParts
-from transformer_jax.tasks.losses import ContextTarget
+from transformer_jax.tasks.losses import ContextTarget, compiled_scores
 
 logger = logging.getLogger(__name__)
 
@@ -57,11 +59,8 @@ class Preference(Instruction):
 
     beta: float = 0.1
     reference: Reference | None = None
+    features: ClassVar[Sequence[str]] = PREFERENCE_FEATURES
     read: ClassVar[Sequence[str]] = tuple(f"{side}_input" for side in SIDES)
-
-    @property
-    def lengths(self) -> dict[str, int]:
-        return dict.fromkeys(PREFERENCE_FEATURES, self.max_length)
 
     @classmethod
     def build(cls, parts: TaskParts, **fields: Any) -> Self:
@@ -147,6 +146,10 @@ class Preference(Instruction):
     def supervised(self, batch: Batch) -> Supervised:
         """Raises UserError: there are no labels, only pairs of answers."""
         raise UserError("batches: task preference compares answers and has no labels; use its loss")
+
+    @functools.cached_property
+    def scores(self) -> Callable[[Params, Batch], tuple[jax.Array, jax.Array]]:
+        return compiled_scores(self.model, super().supervised, self.loss_options)
 
     def loss(self, params: Params, batch: Batch, rng: jax.Array | None, frozen: Frozen) -> LossSums:
         """Returns -log sigmoid of each pair's margin (equation 7): the reward of the chosen answer

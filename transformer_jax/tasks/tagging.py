@@ -5,11 +5,9 @@ B batch, T tokens, C tags.
 """
 
 import dataclasses
-import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -18,9 +16,7 @@ from transformer_jax.errors import UserError
 from transformer_jax.inference.batches import label_rows
 from transformer_jax.inference.config import DecodeConfig
 from transformer_jax.inference.model_inputs import ModelInputs, text_inputs
-from transformer_jax.models import apply_model
 from transformer_jax.models.classifier import TokenClassifier
-from transformer_jax.runtime import platform
 from transformer_jax.tasks.base import LabelingTask
 from transformer_jax.tasks.interface import Batch, Params, Prediction, Supervised
 from transformer_jax.tasks.line_warnings import collect_warnings
@@ -38,17 +34,10 @@ class Tagging(LabelingTask):
     are left out.
     """
 
+    features: ClassVar[Sequence[str]] = ("text", "tags")
     head: ClassVar[type[Any]] = TokenClassifier
     label_side: ClassVar[str] = "tags"
     predicts_by: ClassVar[Sequence[str]] = ("batch_size",)
-
-    @property
-    def lengths(self) -> dict[str, int]:
-        return {"text": self.max_length, "tags": self.max_length}
-
-    def init(self, rng: jax.Array) -> Params:
-        row = jnp.ones((1, 1), jnp.int32)
-        return self.model.init(rng, row, row, row)["params"]
 
     def preprocess(self, example: Example, rng: np.random.Generator) -> Features:
         """Returns the words' tokens, and "tags": 1 + the tag at the first piece of each word, 0
@@ -109,7 +98,7 @@ class Tagging(LabelingTask):
         words = [_words(line) for line in lines]
         rows = [self._tokens(line_words) for line_words in words]
         tokens = [text for text, _ in rows]
-        probabilities = label_rows(self._probabilities, params, tokens, decode.batch_size)
+        probabilities = label_rows(self.probabilities, params, tokens, decode.batch_size)
         names = self.tokenizers.labels("tags").names
         untagged = [
             len(line_words) - len(firsts)
@@ -138,15 +127,6 @@ class Tagging(LabelingTask):
         tokens, firsts = self._tokens(words)
         inputs = text_inputs(self.model.body, self.tokenizers, source, None, tokens)
         return dataclasses.replace(inputs, labeled=firsts, gold=tags[: len(firsts)])
-
-    @functools.cached_property
-    def _probabilities(self) -> Callable[..., jax.Array]:
-        """Compiled (parameters, batch) -> probabilities [B, T, C]."""
-
-        def probabilities(params: Params, batch: Batch) -> jax.Array:
-            return jax.nn.softmax(apply_model(self.model, params, *row_inputs(batch, "text")))
-
-        return jax.jit(probabilities, compiler_options=platform.compiler_options())
 
 
 def _words(text: str) -> list[str]:

@@ -130,12 +130,10 @@ class TargetRows(NamedTuple):
 
     Attributes:
       starts: int64 [D], row of the first target of each item.
-      size: number of rows.
       sha256: of the features of all items, which the predictions belong to.
     """
 
     starts: np.ndarray
-    size: int
     sha256: str
 
 
@@ -166,22 +164,7 @@ def target_rows(task: Task, items: Sequence[Any]) -> TargetRows:
             array = np.asarray(values)
             digest.update(f"{name} {array.dtype} {array.shape} ".encode() + array.tobytes())
         sizes.append(len(features[_TARGET]))
-    ends = np.cumsum(sizes)
-    return TargetRows(ends - sizes, int(ends[-1]), digest.hexdigest())
-
-
-def require_predictions(top: TopPredictions, rows: TargetRows, vocab_size: int, count: int) -> None:
-    """Raises ValueError unless predictions have the dtypes, shapes and ranges of `predict_top`."""
-    shape = (rows.size, min(count, vocab_size))
-    for name, array, dtype in zip(top._fields, top, (np.int32, np.float32), strict=True):
-        if array.dtype != dtype or array.shape != shape:
-            raise ValueError(
-                f"{name} are {array.dtype} {list(array.shape)}, not {dtype.__name__} {list(shape)}"
-            )
-    if not ((top.tokens >= 0) & (top.tokens < vocab_size)).all():
-        raise ValueError(f"tokens are not all within 0 and {vocab_size - 1}")
-    if not (top.log_probs <= 0).all():  # NaN is not, too
-        raise ValueError("log-probabilities are NaN or above 0")
+    return TargetRows(np.cumsum(sizes) - sizes, digest.hexdigest())
 
 
 def predict_top(
@@ -198,6 +181,9 @@ def predict_top(
 
     Returns:
       The attribute `top` of a `StoredTeacher`.
+
+    Raises:
+      UserError: they are NaN.
     """
     supervised: Any = task
 
@@ -223,4 +209,9 @@ def predict_top(
             pad = [(0, size - end), (0, 0)]  # an overlong item is never trained on
             predictions.append((np.pad(tokens[i, :end], pad), np.pad(log_probs[i, :end], pad)))
     arrays: Any = (np.concatenate(parts) for parts in zip(*predictions, strict=True))
-    return TopPredictions(*arrays)
+    stored = TopPredictions(*arrays)
+    if np.isnan(stored.log_probs).any():
+        raise UserError(
+            "config.train.distillation.teacher: the teacher predicts NaN; choose another run"
+        )
+    return stored

@@ -67,11 +67,6 @@ class TextPairs(Seq2SeqTask):
     def encode_pair(self, pair: Mapping[str, str]) -> dict[str, list[int]]:
         return {side: _encode(self.tokenizers.text(side), pair[side]) for side in self.lengths}
 
-    def predict(
-        self, params: Params, lines: Sequence[str], decode: DecodeConfig, first_line: int = 1
-    ) -> Iterator[list[Prediction]]:
-        raise NotImplementedError
-
     def evaluate(
         self, params: Params, examples: Corpus, decode: DecodeConfig
     ) -> tuple[dict[str, Any], list[Prediction]]:

@@ -30,7 +30,6 @@ from transformer_jax.tokenization.vocabularies import (
     Tokenizers,
     copy_tokenizers,
     expected_sizes,
-    load_digests,
     load_tokenizers,
     store_tokenizers,
     train_tokenizers,

@@ -177,32 +177,38 @@ def _whole_characters(pieces: Sequence[str]) -> tuple[int, int]:
     return first, first
 
 
-def byte_bpe(vocab: Mapping[str, int], merges: Sequence[tuple[str, str]]) -> tokenizers.Tokenizer:
+def byte_bpe(
+    vocab: Mapping[str, int], merges: Sequence[tuple[str, str]], add_prefix_space: bool = False
+) -> tokenizers.Tokenizer:
     """GPT-2's byte-level BPE. It never reads special tokens in a text."""
     tokenizer = tokenizers.Tokenizer(models.BPE(dict(vocab), list(merges)))
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=add_prefix_space)
     tokenizer.decoder = decoders.ByteLevel()
     return tokenizer
 
 
 def wordpiece(
-    vocab: Mapping[str, int], lowercase: bool, reads_mask: bool = True
+    vocab: Mapping[str, int], unknown: str = WORDPIECE_SPECIAL_PIECES[UNK], **normalization: Any
 ) -> tokenizers.Tokenizer:
-    """BERT's WordPiece.
+    """BERT's WordPiece. It never reads special tokens in a text.
 
     Args:
       vocab: piece -> id.
-      lowercase: remove case and accents.
-      reads_mask: read "[MASK]" in a text as the special token. Training must not, to learn its
-        characters like any others. Other special tokens are never read.
+      unknown: piece of unknown words.
+      normalization: options of `normalizers.BertNormalizer`.
     """
-    unknown = WORDPIECE_SPECIAL_PIECES[UNK]
     tokenizer = tokenizers.Tokenizer(models.WordPiece(dict(vocab), unk_token=unknown))
-    tokenizer.normalizer = normalizers.BertNormalizer(lowercase=lowercase)
+    tokenizer.normalizer = normalizers.BertNormalizer(**normalization)
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     tokenizer.decoder = decoders.WordPiece(prefix=CONTINUATION_PREFIX)
-    if reads_mask:
-        tokenizer.add_special_tokens([WORDPIECE_SPECIAL_PIECES[MASK]])
+    return tokenizer
+
+
+def _wordpiece_with_mask(vocab: Mapping[str, int], lowercase: bool) -> tokenizers.Tokenizer:
+    """WordPiece that reads "[MASK]" in a text as the special token. Training does not, to learn its
+    characters like any others."""
+    tokenizer = wordpiece(vocab, lowercase=lowercase)
+    tokenizer.add_special_tokens([WORDPIECE_SPECIAL_PIECES[MASK]])
     return tokenizer
 
 
@@ -210,9 +216,8 @@ def _from_json(model: bytes) -> tokenizers.Tokenizer:
     content = json.loads(model)
     vocab = content["model"]["vocab"]
     if content["model"]["type"] == "WordPiece":
-        return wordpiece(vocab, lowercase=content["normalizer"]["lowercase"])
-    merges = [(first, second) for first, second in content["model"]["merges"]]
-    return byte_bpe(vocab, merges)
+        return _wordpiece_with_mask(vocab, content["normalizer"]["lowercase"])
+    return byte_bpe(vocab, list(map(tuple, content["model"]["merges"])))
 
 
 def train_byte_bpe(config: TokenizerConfig, texts: Sequence[str], name: str) -> bytes:
@@ -226,13 +231,13 @@ def train_byte_bpe(config: TokenizerConfig, texts: Sequence[str], name: str) -> 
     )
     vocab = {piece: i for i, piece in enumerate([*SPECIAL_PIECES, *BYTE_CHARACTERS])}
     model = _train(byte_bpe(vocab, []), trainer, texts)
-    return byte_bpe(model["vocab"], [tuple(pair) for pair in model["merges"]]).to_str().encode()
+    return byte_bpe(model["vocab"], list(map(tuple, model["merges"]))).to_str().encode()
 
 
 def train_wordpiece(config: TokenizerConfig, texts: Sequence[str], name: str) -> bytes:
     """Trains WordPiece; see `TokenizerKind.train`. The library learns the vocabulary by BPE."""
     vocab = {piece: i for i, piece in enumerate(WORDPIECE_SPECIAL_PIECES)}
-    untrained = wordpiece(vocab, config.lowercase, reads_mask=False)
+    untrained = wordpiece(vocab, lowercase=config.lowercase)
     characters, continuing = _alphabet(
         untrained, texts, max(MAX_CHARACTERS, config.vocab_size // 4)
     )
@@ -256,7 +261,7 @@ def train_wordpiece(config: TokenizerConfig, texts: Sequence[str], name: str) ->
         show_progress=False,
     )
     model = _train(untrained, trainer, texts)
-    return wordpiece(model["vocab"], config.lowercase).to_str().encode()
+    return _wordpiece_with_mask(model["vocab"], config.lowercase).to_str().encode()
 
 
 def _train(

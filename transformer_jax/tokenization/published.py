@@ -6,7 +6,9 @@ special tokens by role, and the number of ids."""
 
 import base64
 import dataclasses
+import fnmatch
 import functools
+import itertools
 import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -311,7 +313,8 @@ def _mark_word_start_pieces(pieces: Sequence[str | None]) -> list[bool]:
 
 def _read_files(path: Path) -> tuple[str, Files]:
     """Format of a tokenizer, and its files by the names that the format gives them."""
-    if path.is_file() and not _is_one_of_several(path.name):
+    of_several = [format.files for format in FORMATS.values() if len(format.files) > 1]
+    if path.is_file() and path.name not in itertools.chain(*of_several):
         name = "tokenizer.json" if path.suffix == ".json" else path.name
         beside = [path.parent / config_name for config_name in _CONFIG_FILES]
         paths = {file.name: file for file in beside if file.is_file()}
@@ -323,16 +326,11 @@ def _read_files(path: Path) -> tuple[str, Files]:
     return _find_format(path, {file.name: file for file in sorted(folder.iterdir())})
 
 
-def _is_one_of_several(name: str) -> bool:
-    """True if a file belongs to a format of several files."""
-    return any(name in format.files for format in FORMATS.values() if len(format.files) > 1)
-
-
 def _find_format(path: Path, paths: Mapping[str, Path]) -> tuple[str, Files]:
     for name, format in FORMATS.items():
-        required = [format.find(file, paths) for file in format.files]
-        if None not in required:
-            files = [*filter(None, required), *format.optional, *_CONFIG_FILES]
+        required = [fnmatch.filter(paths, file)[:1] for file in format.files]
+        if all(required):
+            files = [*itertools.chain(*required), *format.optional, *_CONFIG_FILES]
             return name, {file: _read(paths[file]) for file in files if file in paths}
     raise UserError(
         f"tokenizer.path {path}: no tokenizer is there; it may be tokenizer.json, a sentencepiece "

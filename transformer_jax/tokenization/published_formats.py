@@ -9,15 +9,14 @@ import functools
 import json
 import logging
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import tokenizers
-from tokenizers import decoders, models, normalizers, pre_tokenizers
 
 from transformer_jax.ranges import short_repr
-from transformer_jax.tokenization.huggingface import huggingface_resegmenter
+from transformer_jax.tokenization.huggingface import byte_bpe, huggingface_resegmenter, wordpiece
 from transformer_jax.tokenization.sentencepiece import load_sentencepiece, sentencepiece_resegmenter
 from transformer_jax.tokenization.specials import Frame
 from transformer_jax.tokenization.subword_sampling import Resegmenter
@@ -175,30 +174,28 @@ def gpt2(files: Files, side: str) -> Vocabulary:
     vocab: dict[str, int] = json.loads(files["vocab.json"])
     lines = files["merges.txt"].decode().split("\n")
     pairs = [tuple(line.split(" ")) for line in lines if line and not line.startswith("#version")]
-    tokenizer = tokenizers.Tokenizer(models.BPE(vocab, [(a, b) for a, b in pairs]))
     spaced = bool(read_settings(files).get("add_prefix_space", False))
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=spaced)
-    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer = byte_bpe(vocab, [(a, b) for a, b in pairs], add_prefix_space=spaced)
     return _hugging_face(_with_special_tokens(tokenizer, files))
 
 
 def bert(files: Files, side: str) -> Vocabulary:
     """BERT's WordPiece."""
     lines = files["vocab.txt"].decode().split("\n")
-    lines = lines[:-1] if lines and not lines[-1] else lines
+    if not lines[-1]:
+        lines.pop()
     vocab = {piece.rstrip("\r"): i for i, piece in enumerate(lines)}
     settings = read_settings(files)
     unknown = token_text(settings.get("unk_token", "[UNK]"))
     if unknown not in vocab:
         raise ValueError(f"vocab.txt has no {unknown}")
-    tokenizer = tokenizers.Tokenizer(models.WordPiece(vocab, unk_token=unknown))
-    tokenizer.normalizer = normalizers.BertNormalizer(
+    tokenizer = wordpiece(
+        vocab,
+        unknown,
         lowercase=settings.get("do_lower_case", True),
         strip_accents=settings.get("strip_accents"),
         handle_chinese_chars=settings.get("tokenize_chinese_chars", True),
     )
-    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    tokenizer.decoder = decoders.WordPiece(prefix="##")
     return _hugging_face(_with_special_tokens(tokenizer, files))
 
 
@@ -239,20 +236,11 @@ def _hugging_face(tokenizer: tokenizers.Tokenizer) -> Vocabulary:
         copy.encode_special_tokens = True  # as ordinary characters
         return copy
 
-    def encode(text: str) -> list[int]:
-        return tokenizer.encode(text, add_special_tokens=False).ids
-
-    def encode_plain(text: str) -> list[int]:
-        return plain().encode(text, add_special_tokens=False).ids
-
-    def decode(ids: list[int]) -> str:
-        return tokenizer.decode(ids, skip_special_tokens=False)
-
     return Vocabulary(
         pieces=_pieces_by_id(ids),
-        encode=encode,
-        encode_plain=encode_plain,
-        decode=decode,
+        encode=lambda text: tokenizer.encode(text, add_special_tokens=False).ids,
+        encode_plain=lambda text: plain().encode(text, add_special_tokens=False).ids,
+        decode=lambda ids: tokenizer.decode(ids, skip_special_tokens=False),
         special=[i for i, token in added.items() if token.special],
         frame=_frame(tokenizer),
         make_resegmenter=lambda: huggingface_resegmenter(tokenizer),
@@ -367,7 +355,7 @@ class Format:
     """A file format.
 
     Attributes:
-      files: required file names. One that begins with a dot is a suffix, and matches any stem.
+      files: required file names, or patterns of `fnmatch`, which match the first file.
       build: (files, side) -> vocabulary. Damaged files raise errors of many types.
       optional: names of files that may exist as well.
       by_side: True if each side of the data has its own vocabulary.
@@ -378,14 +366,6 @@ class Format:
     optional: tuple[str, ...] = ()
     by_side: bool = False
 
-    def find(self, file: str, names: Iterable[str]) -> str | None:
-        """The first of `names` that matches an entry of `files`; None if there is none."""
-        is_suffix = file.startswith(".")
-        for name in names:
-            if name == file or (is_suffix and name.endswith(file)):
-                return name
-        return None
-
 
 FORMATS: dict[str, Format] = {
     "tokenizer.json": Format(("tokenizer.json",), tokenizer_json),
@@ -393,7 +373,7 @@ FORMATS: dict[str, Format] = {
         ("source.spm", "target.spm", "vocab.json"), marian, ("target_vocab.json",), by_side=True
     ),
     "gpt2": Format(("vocab.json", "merges.txt"), gpt2),
-    "sentencepiece": Format((".model",), sentencepiece),
+    "sentencepiece": Format(("*.model",), sentencepiece),
     "bert": Format(("vocab.txt",), bert),
 }
 """Formats by name, the preferred ones first. Stored tokenizers contain these names."""

@@ -2,7 +2,6 @@
 """Writes a run's tokenizers as the files that Hugging Face's `transformers` loads."""
 
 import json
-from collections.abc import Sequence
 from typing import Any
 
 import tokenizers
@@ -13,6 +12,7 @@ from transformer_jax.tokenization.huggingface import HuggingFaceTokenizer
 from transformer_jax.tokenization.published import PublishedTokenizer
 from transformer_jax.tokenization.sentencepiece import SentencePieceTokenizer
 from transformer_jax.tokenization.specials import Frame
+from transformer_jax.tokenization.subword_sampling import BpeDropout
 from transformer_jax.tokenization.tokenizer import Tokenizer
 from transformer_jax.tokenization.vocabularies import ExtendedTokenizer, Tokenizers
 
@@ -22,11 +22,10 @@ Files = dict[str, bytes]
 _CONFIG = "tokenizer_config.json"
 _COMMON = {"clean_up_tokenization_spaces": False}
 
-# sentencepiece's TrainerSpec.ModelType and SentencePiece.Type
+# sentencepiece's TrainerSpec.ModelType
 _UNIGRAM = 1
 _BPE = 2
 _CHAR = 4
-_NORMAL = 1
 _SPACE = "▁"
 
 
@@ -113,7 +112,7 @@ def _library_tokenizer(tokenizer: Tokenizer) -> tokenizers.Tokenizer:
         library.add_special_tokens([tokenizers.AddedToken(p, normalized=False) for p in added])
         return library
     if isinstance(tokenizer, SentencePieceTokenizer):
-        return _convert_sentencepiece(tokenizer.model)
+        return _convert_sentencepiece(tokenizer)
     if isinstance(tokenizer, HuggingFaceTokenizer):
         return tokenizer.library_tokenizer()
     raise ValueError(f"transformers has no equivalent of a {type(tokenizer).__name__}")
@@ -153,16 +152,16 @@ def _json(content: Any) -> bytes:
     return (json.dumps(content, indent=2, ensure_ascii=False) + "\n").encode()
 
 
-def _convert_sentencepiece(model: bytes) -> tokenizers.Tokenizer:
-    """Tokenizer of the library `tokenizers` that gives the ids of a sentencepiece model.
+def _convert_sentencepiece(sentencepiece: SentencePieceTokenizer) -> tokenizers.Tokenizer:
+    """Tokenizer of the library `tokenizers` that gives the same ids.
 
     Raises:
       ValueError: the model is of kind "word". It joins neighboring unknown words, which the library
         cannot do.
     """
     proto: Any = sentencepiece_model_pb2.ModelProto()  # type: ignore[attr-defined]
-    proto.ParseFromString(model)
-    tokenizer = tokenizers.Tokenizer(_library_model(proto))
+    proto.ParseFromString(sentencepiece.model)
+    tokenizer = tokenizers.Tokenizer(_library_model(sentencepiece, proto))
     spec = proto.normalizer_spec
     steps = _normalization(spec.precompiled_charsmap)
     if spec.remove_extra_whitespaces:
@@ -196,33 +195,20 @@ def _normalization(charsmap: bytes) -> list[Any]:
     return [normalizers.NFC(), precompiled, normalizers.NFC()]
 
 
-def _library_model(proto: Any) -> models.Model:
+def _library_model(sentencepiece: SentencePieceTokenizer, proto: Any) -> models.Model:
     spec = proto.trainer_spec
     kind = spec.model_type
     pieces = [piece.piece for piece in proto.pieces]
-    vocab = {piece: i for i, piece in enumerate(pieces)}
     if kind == _UNIGRAM:
         scored = [(piece.piece, piece.score) for piece in proto.pieces]
         return models.Unigram(scored, unk_id=spec.unk_id, byte_fallback=spec.byte_fallback)
-    if kind in (_BPE, _CHAR):
-        return models.BPE(
-            vocab,
-            _bpe_merges(proto) if kind == _BPE else [],
-            unk_token=pieces[spec.unk_id],
-            fuse_unk=True,
-            byte_fallback=spec.byte_fallback,
-        )
-    raise ValueError("tokenizer.kind 'word' has no counterpart in Hugging Face's tokenizers")
-
-
-def _bpe_merges(proto: Any) -> Sequence[tuple[str, str]]:
-    """Pairs of pieces to merge, in the order of the merged pieces' scores."""
-    ranked = sorted(proto.pieces, key=lambda piece: -piece.score)
-    normal = {piece.piece for piece in proto.pieces if piece.type == _NORMAL}
-    return [
-        (piece.piece[:i], piece.piece[i:])
-        for piece in ranked
-        if piece.type == _NORMAL
-        for i in range(1, len(piece.piece))
-        if piece.piece[:i] in normal and piece.piece[i:] in normal
-    ]
+    if kind not in (_BPE, _CHAR):
+        raise ValueError("tokenizer.kind 'word' has no counterpart in Hugging Face's tokenizers")
+    segmenter = sentencepiece.resegmenter.segmenter
+    return models.BPE(
+        {piece: i for i, piece in enumerate(pieces)},
+        list(segmenter.ranks) if isinstance(segmenter, BpeDropout) else [],
+        unk_token=pieces[spec.unk_id],
+        fuse_unk=True,
+        byte_fallback=spec.byte_fallback,
+    )

@@ -382,12 +382,6 @@ def _suffix_of(name: str) -> str:
     return match[1]
 
 
-def load_digests(directory: Path) -> dict[str, str]:
-    """SHA-256 of the vocabulary of each side, in hexadecimal digits. Raises UserError as
-    `load_tokenizers`."""
-    return {side: _sha256(content) for side, (_, content) in _read_folder(directory).items()}
-
-
 def _read_folder(directory: Path) -> FolderContents:
     """Reads the files of a folder and checks their SHA-256."""
     path = directory / _MANIFEST
@@ -529,10 +523,5 @@ def load_extended(
     """Loads an `ExtendedTokenizer`; `loaders` are those of the tokenizers of text, by suffix."""
     stored = json.loads(content)
     base = loaders[stored["suffix"]](base64.b64decode(stored["content"], validate=True))
-    masks, num_extra = stored["masks"], stored["num_extra"]
-    if not isinstance(masks, bool) or not isinstance(num_extra, int) or num_extra < 0:
-        raise ValueError("masks or num_extra is no number of tokens")
     tags = stored.get("tags", [])  # the first version had none
-    if not (isinstance(tags, list) and all(isinstance(tag, str) and tag for tag in tags)):
-        raise ValueError("tags is no list of pieces")
-    return ExtendedTokenizer(base, masks, num_extra, tags)
+    return ExtendedTokenizer(base, stored["masks"], stored["num_extra"], tags)

@@ -9,6 +9,7 @@ import operator
 import numpy as np
 import pytest
 
+from tests.refusals import assert_refused
 from transformer_jax.data.batches.pipeline import (
     describe_overlong,
     eval_batches,
@@ -16,7 +17,6 @@ from transformer_jax.data.batches.pipeline import (
 )
 from transformer_jax.data.batches.windows import Windows, find_slices
 from transformer_jax.data.examples import Corpora
-from transformer_jax.errors import UserError
 
 LENGTHS = {"source": 16, "target": 12}
 ROWS = 3
@@ -122,38 +122,6 @@ def test_each_epoch_has_every_example_once_in_a_new_order():
     assert first != second and first != sorted(first)
 
 
-def test_corpora_are_drawn_by_weight_each_in_its_own_epochs():
-    class Part:
-        def __init__(self, first, size):
-            self.places = range(first, first + size)
-
-        def __len__(self):
-            return len(self.places)
-
-        def __getitem__(self, i):
-            return self.places[i]
-
-    def short(example, rng):
-        return {"source": np.full(4, example, np.int32), "target": np.full(3, example, np.int32)}
-
-    def drawn(weights):
-        batches = train(Corpora((Part(0, 40), Part(100, 10)), weights), short)
-        # In the order of the sequence, since its examples are distributed over the streams in turn.
-        return np.concatenate([next(batches)["target"][:, ::3] for _ in range(200)], None)
-
-    found = drawn((3.0, 1.0))
-    large, small = found[found < 100], found[found >= 100]
-    assert abs(len(large) / len(small) - 3) < 0.05
-    for part, size in ((large, 40), (small, 10)):
-        counts = np.bincount(part % 100, minlength=size)
-        # In epochs: counts of independent draws would differ by about 30 of 100. Three streams that
-        # advance at different speeds leave a small difference.
-        assert counts.max() - counts.min() <= 8 < counts.mean()
-    np.testing.assert_array_equal(found, drawn((3.0, 1.0)))
-    plain = drawn(None)
-    assert abs(np.mean(plain < 100) - 40 / 50) < 0.02
-
-
 @pytest.mark.parametrize("rows, streams", [(1, 1), (2, 2), (4, 4), (8, 8), (16, 8)])
 def test_streams_share_the_examples(rows, streams):
     def quarter_row(example, rng):
@@ -180,22 +148,6 @@ def test_processes_share_the_batches_of_a_single_process(rows, count):
     assert states == whole.get_state()
 
 
-def test_any_number_of_processes_resumes_from_the_state_of_another():
-    whole = train(Pairs(90), noisy, rows=8)
-    for _ in range(13):
-        next(whole)
-    state = json.loads(json.dumps(whole.get_state()))
-    shares = [train(Pairs(90), noisy, rows=8, shard=(i, 4)) for i in range(4)]
-    for share in shares:
-        share.set_state(state)
-    for _ in range(20):
-        parts = [next(share) for share in shares]
-        joined = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
-        assert_equal(joined, next(whole))
-    states = functools.reduce(operator.or_, [share.get_state() for share in shares])
-    assert whole.digest(states) == whole.digest(whole.get_state())
-
-
 def test_the_digest_of_batches_tells_examples_and_orders_apart():
     class Altered(Pairs):
         def __getitem__(self, i):
@@ -212,11 +164,6 @@ def test_the_digest_of_batches_tells_examples_and_orders_apart():
     assert digests["same"] == digests[""] and len({*digests.values()}) == 3
 
 
-def test_rows_that_processes_cannot_share_are_rejected():
-    with pytest.raises(ValueError, match="8 rows cannot be shared equally by 3 processes"):
-        train(Pairs(50), rows=8, shard=(0, 3))
-
-
 def test_order_and_noise_depend_on_the_seed():
     def some(seed, size=50):
         return list(itertools.islice(train(Pairs(size), noisy, seed=seed), 10))
@@ -228,15 +175,8 @@ def test_order_and_noise_depend_on_the_seed():
     for left, right in zip(some(1), some(1), strict=True):
         assert_equal(left, right)
     assert indices_in(some(1)) != indices_in(some(2))
+    assert len(noise(1)) > 1  # new numbers in each epoch
     assert len(noise(1) & noise(2)) < len(noise(1)) / 2  # of 1000 values
-
-
-def test_each_epoch_draws_new_noise():
-    drawn = {}
-    for batch in itertools.islice(train(Pairs(20), noisy), 30):
-        for pair in pairs_in(batch):
-            drawn.setdefault(int(pair["target"][0]), set()).add(int(pair["source"][0]))
-    assert all(len(values) > 1 for values in drawn.values())
 
 
 @pytest.mark.parametrize("cut", [0, 1, 2, 4, 5, 7, 8, 19])
@@ -325,27 +265,22 @@ def test_one_example_that_fits_is_enough():
     assert set(indices_in([batch])) == {2}
 
 
-def test_a_source_with_overlong_examples_only_is_rejected():
-    source = Pairs(20, overlong=range(20))
-    with pytest.raises(UserError, match="each of the 20 examples is longer .*target 12"):
-        next(train(source))
-    with pytest.raises(UserError, match="each of the 20 examples is longer .*target 12"):
-        eval_batches(source, tokens, lengths=LENGTHS, rows=ROWS)
+def test_sources_and_rows_of_which_no_batch_can_be_made_are_refused():
+    def evaluate(source):
+        return eval_batches(source, tokens, lengths=LENGTHS, rows=ROWS)
 
-
-def test_an_empty_source_is_rejected():
-    with pytest.raises(UserError, match="no training examples: the source is empty"):
-        train(Pairs(0))
-    with pytest.raises(UserError, match="empty"):
-        eval_batches(Pairs(0), tokens, lengths=LENGTHS, rows=ROWS)
-
-
-def test_an_error_of_preprocess_reaches_the_caller():
-    def broken(example, rng):
-        raise UserError("line 3 is not text")
-
-    with pytest.raises(UserError, match="line 3 is not text"):
-        next(train(Pairs(5), broken))
+    overlong = Pairs(20, overlong=range(20))
+    assert_refused(
+        {
+            "each of the 20 examples is longer": lambda: next(train(overlong)),
+            "(in tokens: source 16, target 12)": lambda: evaluate(overlong),
+            "no training examples: the source is empty": lambda: train(Pairs(0)),
+            "no examples to evaluate": lambda: evaluate(Pairs(0)),
+            "8 rows cannot be shared equally by 3 processes": lambda: train(
+                Pairs(50), rows=8, shard=(0, 3)
+            ),
+        }
+    )
 
 
 def test_rows_have_little_padding_in_all_batches():

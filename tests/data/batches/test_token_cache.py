@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The token cache: the same tokens as without it, encoded once, by any number of processes."""
 
-import contextlib
 import functools
 import gzip
 import json
@@ -13,7 +12,7 @@ import time
 import numpy as np
 import pytest
 
-from transformer_jax.data.batches import token_cache, workers
+from transformer_jax.data.batches import token_cache
 from transformer_jax.data.batches.pipeline import train_batches
 from transformer_jax.data.batches.token_cache import (
     LazyPairs,
@@ -162,19 +161,6 @@ def test_helpers_encode_parts_of_a_long_text(folder, monkeypatch):
     assert_cached(folder, tokenizer, num_workers=1)
     assert 0 < tokenizer.encoded < len(TEXTS)
     assert multiprocessing.active_children() == []
-
-
-def test_short_text_has_few_helpers(folder, monkeypatch):
-    counts = []
-
-    def helper_processes(work, count):
-        counts.append(count)
-        return contextlib.nullcontext()
-
-    monkeypatch.setattr(workers, "helper_processes", helper_processes)
-    for num_workers, texts in ((0, TEXTS), (2, TEXTS[1:]), (99, TEXTS[2:]), (99, TEXTS[:10])):
-        read_or_encode(folder, Bytes(), texts, num_workers=num_workers)
-    assert counts[:2] == [0, 2] and 2 < counts[2] < 99 and counts[3] == 0
 
 
 def test_a_damaged_stream_or_part_is_encoded_again(folder, monkeypatch):

@@ -97,14 +97,19 @@ def kill_itself(line, rng):
 
 
 @pytest.mark.parametrize(
-    "preprocess, message",
+    "num_workers, preprocess, message",
     [
-        (raise_user_error, "line 3 is not text"),
-        (kill_itself, "a data worker was killed .*: is memory short\\? Lower data.num_workers.*"),
+        (0, raise_user_error, "line 3 is not text"),
+        (1, raise_user_error, "line 3 is not text"),
+        (
+            1,
+            kill_itself,
+            "a data worker was killed .*: is memory short\\? Lower data.num_workers.*",
+        ),
     ],
 )
-def test_an_error_in_a_worker_reaches_the_caller(lines, preprocess, message):
-    failing = batches(lines, 1, preprocess)
+def test_an_error_in_a_worker_reaches_the_caller(lines, num_workers, preprocess, message):
+    failing = batches(lines, num_workers, preprocess)
     with pytest.raises(UserError) as caught:
         next(failing)
     assert re.fullmatch(message, str(caught.value))
@@ -226,5 +231,5 @@ def test_another_process_loads_arrays_and_functions(monkeypatch):
     stored = file.dump((VALUE, made_by_hand.three))
     process = context.Process(target=load_there, args=(file, stored, result))
     process.start()
-    assert result.get(timeout=60) == "same"
+    assert result.get(timeout=600) == "same"
     process.join()

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Files with one object per example: conversations, preferences and multiple choice."""
 
-import gzip
 import json
 import logging
 
@@ -9,6 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from tests.data.writing import write
 from transformer_jax.conversations import conversation_from_json
 from transformer_jax.data.files.json_lines import (
     choice_continuation,
@@ -18,7 +18,6 @@ from transformer_jax.data.files.json_lines import (
     read_conversations,
     read_preferences,
 )
-from transformer_jax.errors import UserError
 
 ROWS = [
     {"instruction": "Add.", "input": "1 2", "output": "3"},
@@ -28,10 +27,8 @@ ROWS = [
 WANTED = [["Add.", "1 2", "3"], ["a", "b"], ["c", "ä"]]
 
 
-def write(path, rows):
-    text = "".join(f"{row if isinstance(row, str) else json.dumps(row)}\n" for row in rows)
-    path.write_bytes(gzip.compress(text.encode()) if path.suffix == ".gz" else text.encode())
-    return str(path)
+def write_rows(path, rows):
+    return write(path, "".join(f"{json.dumps(row)}\n" for row in rows))
 
 
 def contents_of(corpus):
@@ -42,7 +39,7 @@ def contents_of(corpus):
 
 @pytest.mark.parametrize("name", ["a.jsonl", "a.jsonl.gz"])
 def test_every_format_of_conversations_is_read(tmp_path, name):
-    corpus = read_conversations(write(tmp_path / name, ROWS), "valid")
+    corpus = read_conversations(write_rows(tmp_path / name, ROWS), "valid")
     assert contents_of(corpus) == WANTED
     assert corpus[0]["text"] == "Add.\n1 2\n3"
 
@@ -52,18 +49,12 @@ def test_conversations_are_read_from_parquet(tmp_path):
     for row, wanted in zip(ROWS, WANTED, strict=True):
         pq.write_table(pa.Table.from_pylist([row, row]), path)
         assert contents_of(read_conversations(path, "valid")) == [wanted] * 2
-    pq.write_table(pa.Table.from_pylist([{"prompt": "a"}]), path)
-    with pytest.raises(UserError, match=r"a.parquet, row 1: write {\"instruction\": text"):
-        read_conversations(path, "valid")
-    (tmp_path / "a.parquet").write_bytes(b"none")
-    with pytest.raises(UserError, match="cannot read .*a.parquet as Parquet"):
-        read_conversations(path, "valid")
 
 
 def test_each_answer_is_an_example_with_the_turns_before_it(tmp_path):
     turns = [("system", "s"), ("user", "a"), ("assistant", "b"), ("user", "c"), ("assistant", "d")]
     several = {"messages": [{"role": role, "content": content} for role, content in turns]}
-    corpus = read_answers(write(tmp_path / "a.jsonl", [ROWS[0], several]), "valid")
+    corpus = read_answers(write_rows(tmp_path / "a.jsonl", [ROWS[0], several]), "valid")
     assert list(corpus) == [
         {"source": "Add.\n\n1 2", "target": "3"},
         {"source": "System: s\n\nUser: a", "target": "b"},
@@ -72,16 +63,11 @@ def test_each_answer_is_an_example_with_the_turns_before_it(tmp_path):
 
 
 def test_training_skips_empty_answers(tmp_path, caplog):
-    path = write(tmp_path / "a.jsonl", [*ROWS, {"instruction": "a", "output": " "}])
+    path = write_rows(tmp_path / "a.jsonl", [*ROWS, {"instruction": "a", "output": " "}])
     with caplog.at_level(logging.WARNING):
         assert contents_of(read_conversations(path, "train")) == WANTED
     why = "nothing to learn (the first: line 4: turn 2 is an empty answer)"
     assert caplog.messages == [f"left out 1 of 4 rows of {path}: {why}"]
-    with pytest.raises(UserError, match="a.jsonl, line 4: turn 2 is an empty answer"):
-        read_conversations(path, "valid")
-    alone = write(tmp_path / "b.jsonl", [{"instruction": "a", "output": ""}])
-    with pytest.raises(UserError, match="b.jsonl has no line to learn from"):
-        read_conversations(alone, "train")
 
 
 ASKED = [{"role": "user", "content": "Hello?"}]
@@ -91,9 +77,7 @@ GOOD, BAD = [{"role": "assistant", "content": "good"}], [{"role": "assistant", "
 @pytest.fixture
 def read(tmp_path):
     def read(*objects, split="valid"):
-        path = tmp_path / "pairs.jsonl"
-        path.write_text("".join(json.dumps(one) + "\n" for one in objects))
-        return read_preferences(str(path), split)
+        return read_preferences(write_rows(tmp_path / "pairs.jsonl", objects), split)
 
     return read
 
@@ -127,17 +111,14 @@ def test_training_skips_pairs_with_nothing_to_learn(read, caplog):
     found = read({**pair, "chosen": "bad"}, pair, {**pair, "rejected": ""}, split="train")
     assert len(found) == 1
     assert "left out 2 of 3 rows" in caplog.text and "line 1: both answers are" in caplog.text
-    with pytest.raises(UserError, match="has no line to learn from"):
-        read({**pair, "chosen": "bad"}, split="train")
 
 
 CHOICE = {"context": "The dog", "choices": ["walks.", "is a cat."], "answer": 0}
 
 
 def test_multiple_choice_is_read(tmp_path):
-    path = tmp_path / "a.jsonl"
-    path.write_text(json.dumps(CHOICE) + "\n" + json.dumps({**CHOICE, "answer": 1, "id": 3}))
-    first, second = read_choices(str(path))
+    rows = [CHOICE, CHOICE | {"answer": 1, "id": 3}]
+    first, second = read_choices(write_rows(tmp_path / "a.jsonl", rows))
     assert first == {
         "context": "The dog",
         "choices": '["walks.", "is a cat."]',
@@ -166,7 +147,7 @@ def test_a_system_turn_beside_the_prompt_is_read(read):
 def test_answers_that_are_given_are_no_examples_of_their_own(tmp_path):
     turns = [("user", "a", None), ("assistant", "b", 0), ("user", "c", None), ("assistant", "d", 1)]
     found = {"messages": [{"role": r, "content": c, "weight": w} for r, c, w in turns]}
-    (example,) = read_answers(write(tmp_path / "a.jsonl", [found]), "valid")
+    (example,) = read_answers(write_rows(tmp_path / "a.jsonl", [found]), "valid")
     assert example["target"] == "d" and "Assistant: b" in example["source"]
 
 

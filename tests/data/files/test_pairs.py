@@ -1,20 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Source-target pairs of aligned files, tab-separated lines and JSON lines."""
 
-import gzip
 import json
 
+from tests.data.writing import write
 from transformer_jax.data.files.pairs import drop_blank, read_aligned, read_json_lines, read_tsv
-
-
-def write(path, data: bytes) -> str:
-    path.write_bytes(data)
-    return str(path)
 
 
 def test_pairs_are_aligned(tmp_path):
     source = write(tmp_path / "en", b"one\ntwo\nthree\n")
-    target = write(tmp_path / "de.gz", gzip.compress(b"eins\nzwei\ndrei\n"))
+    target = write(tmp_path / "de.gz", "eins\nzwei\ndrei\n")
     pairs = read_aligned(source, target)
     assert list(pairs) == [
         {"source": "one", "target": "eins"},
@@ -41,7 +36,7 @@ def test_blank_pairs_are_dropped(tmp_path, caplog):
 
 
 def test_tab_separated_pairs_are_read(tmp_path):
-    path = write(tmp_path / "pairs.tsv.gz", gzip.compress(b"a b\tc\n\td\r\n"))
+    path = write(tmp_path / "pairs.tsv.gz", "a b\tc\n\td\r\n")
     assert list(read_tsv(path)) == [
         {"source": "a b", "target": "c"},
         {"source": "", "target": "d"},

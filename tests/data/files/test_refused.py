@@ -68,9 +68,9 @@ READ = {
         b"\xef\xbb\xbfone\ntwo\nth\xffree\n": "{path}, line 3: not UTF-8",
     },
     read_tsv: {
-        "a\tb\none\nc\td\n": "{path}, line 2: 1 columns; write source<tab>",
-        "a\tb\na\tb\tc\n": "{path}, line 2: 3 columns; write source<tab>",
-        "a\tb\n\nc\td\n": "{path}, line 2: 1 columns; write source<tab>",
+        "a\tb\none\nc\td\n": "{path}, line 2: 1 columns; expected 2: 'source', 'target'",
+        "a\tb\na\tb\tc\n": "{path}, line 2: 3 columns; expected 2: 'source', 'target'",
+        "a\tb\n\nc\td\n": "{path}, line 2: 1 columns; expected 2: 'source', 'target'",
     },
     read_json_lines: {
         after(PAIR, "[]"): '{path}, line 2: write {"source": text',
@@ -305,7 +305,10 @@ def test_blocks_that_cannot_be_read_are_named(tmp_path, monkeypatch, assert_refu
             "a bad row": (documents("bad.jsonl"), f"a row after byte 0: {no_column}"),
             "no Parquet": (documents("bad.parquet"), "cannot read"),
             "no gzip": (documents("bad.gz"), "cannot read"),
-            "another table": (documents("body.parquet"), f"{no_column}; set data.text_field"),
+            "another table": (
+                documents("body.parquet"),
+                "body.parquet has no column 'text' (data.text_field)",
+            ),
             "no match": (documents("*.csv"), "no file matches"),
             "missing": (documents("none.txt"), "cannot read"),
             "empty": (documents("empty.txt"), "is empty"),

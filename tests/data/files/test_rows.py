@@ -8,6 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from tests.data.writing import write
 from transformer_jax.data.config import DataConfig
 from transformer_jax.data.files.json_lines import (
     read_choices,
@@ -21,11 +22,6 @@ from transformer_jax.errors import UserError
 
 ROWS = [{"source": f'a "{i}" [\\', "target": "b\n]{é", "meta": {"n": [1, {}]}} for i in range(9)]
 PAIRS = [{"source": row["source"], "target": row["target"]} for row in ROWS]
-
-
-def write(path, text):
-    path.write_text(text, encoding="utf-8")
-    return str(path)
 
 
 @pytest.mark.parametrize("indent", [None, 0, 2])

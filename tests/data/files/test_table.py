@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tables with columns: CSV, tab-separated, JSON lines, Parquet, and frames of pandas."""
 
-import gzip
 import json
 import pickle
 
@@ -10,6 +9,7 @@ import pandas as pd
 import pytest
 
 import transformer_jax as tj
+from tests.data.writing import write
 from tests.refusals import assert_refused
 from transformer_jax.data.config import DataConfig
 from transformer_jax.data.files.table import stored_tables
@@ -19,12 +19,6 @@ from transformer_jax.runs.config import read_settings
 REVIEWS = [{"review": 'so, "good"\nit is', "stars": "5"}, {"review": "é; bad", "stars": "1"}]
 CSV = 'review{0}stars\n"so, ""good""\nit is"{0}5\n\n"é; bad"{0}1\n'
 NAMED = {"text_field": "review", "label_field": "stars"}
-
-
-def write(path, text):
-    content = text.encode()
-    path.write_bytes(gzip.compress(content) if path.suffix == ".gz" else content)
-    return str(path)
 
 
 def read(path, split="train", **fields):
@@ -105,7 +99,7 @@ def test_what_is_no_table_is_refused(tmp_path):
             "line 1: the column 'label' is 0.5; a label is": of(
                 '{"text": "a", "label": 0.5}', "own.jsonl"
             ),
-            "line 2: no column 'label'": of(
+            "line 2: no label in the column 'label' (columns: text); set": of(
                 '{"text": "a", "label": 1}\n{"text": "b"}', "own.jsonl"
             ),
             "data: give a table for each split": lambda: stored_tables(pd.DataFrame(REVIEWS)),

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Documents of text files and tables."""
 
-import gzip
 import json
 import os
 
@@ -10,17 +9,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from tests.data.writing import write
 from transformer_jax.data.config import DOCUMENTS, DataConfig
 from transformer_jax.data.files.text import WholeFiles, read_documents
 from transformer_jax.data.sources import open_split
 from transformer_jax.errors import UserError
 
 TEXT = "\n One.\nTwo.\n\n \nThree é.\n\n"
-
-
-def write(path, data: bytes) -> str:
-    path.write_bytes(gzip.compress(data) if path.suffix == ".gz" else data)
-    return str(path)
 
 
 def texts(path, documents) -> list[str]:

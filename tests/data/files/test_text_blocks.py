@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Text in blocks: each document is in exactly one block, in local and remote files."""
 
-import gzip
 import json
 
 import fsspec
@@ -9,6 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from tests.data.writing import write
 from transformer_jax.data.config import DataConfig
 from transformer_jax.data.files.text import open_blocks
 
@@ -46,7 +46,7 @@ def test_documents_are_non_blank_lines_or_whole_files(tmp_path):
 def test_compressed_files_and_tables_are_read(tmp_path):
     rows = [json.dumps({"text": line, "id": i}) + "\n" for i, line in enumerate(LINES)]
     (tmp_path / "a.jsonl").write_text("".join(rows[:20]))
-    (tmp_path / "b.jsonl.gz").write_bytes(gzip.compress("".join(rows[20:40]).encode()))
+    write(tmp_path / "b.jsonl.gz", "".join(rows[20:40]))
     with pa.CompressedOutputStream(str(tmp_path / "c.jsonl.zst"), "zstd") as file:
         file.write("".join(rows[40:]).encode())
     table = pa.table({"id": range(60), "text": LINES})

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Files of bracketed trees."""
 
-import gzip
-
+from tests.data.writing import write
 from transformer_jax.data.config import DataConfig
 from transformer_jax.data.files.trees import read_parses, read_tagged_trees
 from transformer_jax.data.sources import open_split
@@ -26,11 +25,6 @@ CLEAN = {
 OH = {"source": "Oh", "target": "( (UH Oh))"}
 
 
-def write(path, text):
-    path.write_text(text, encoding="utf-8")
-    return str(path)
-
-
 def test_trees_may_be_spread_over_lines(tmp_path):
     assert list(read_parses(write(tmp_path / "a.mrg", SPREAD))) == [WHOLE, OH]
     assert list(read_parses(write(tmp_path / "b", WHOLE["target"] + "\r\n"))) == [WHOLE]
@@ -38,8 +32,7 @@ def test_trees_may_be_spread_over_lines(tmp_path):
 
 def test_each_file_is_a_corpus_and_options_clean_its_trees(tmp_path):
     write(tmp_path / "a.mrg", SPREAD)
-    with gzip.open(tmp_path / "b.mrg.gz", "wt") as file:
-        file.write("(TOP (NP=1 (NN x)))\n")
+    write(tmp_path / "b.mrg.gz", "(TOP (NP=1 (NN x)))\n")
     config = DataConfig(name="bracketed_trees", train_text=f"{tmp_path}/*", weights="1,2")
     train = open_split(config, "train")
     assert list(train) == [CLEAN, OH, {"source": "x", "target": "(TOP (NP (NN x)))"}]

@@ -1,20 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tab-separated files of tagged words."""
 
-import gzip
-
 import pytest
 
+from tests.data.writing import write
 from transformer_jax.data.config import DataConfig
 from transformer_jax.data.files.tsv import read_tagged_words
 from transformer_jax.data.sources import open_split
 from transformer_jax.errors import UserError
-
-
-def write(path, text: str) -> str:
-    data = text.encode()
-    path.write_bytes(gzip.compress(data) if path.suffix == ".gz" else data)
-    return str(path)
 
 
 @pytest.mark.parametrize("name", ["own.tsv", "own.tsv.gz"])

@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tasks of GLUE, and GUM: words with tags, and trees."""
 
-import gzip
-
 import pytest
 
+from tests.data.writing import write
 from transformer_jax.data.config import DataConfig
 from transformer_jax.data.sets.labeled_sets import GLUE_TASKS
 from transformer_jax.data.sources import SOURCES, open_split
@@ -50,7 +49,7 @@ def test_the_folder_is_that_of_the_task_or_of_glue(glue, name):
 def test_each_split_has_its_file(tmp_path):
     for split, stem in (("train", "train"), ("valid", "dev"), ("test", "test")):
         tree = f"(TOP (NP (JJ {split}) (NN word)))\n"
-        (tmp_path / f"{stem}.trees.gz").write_bytes(gzip.compress(tree.encode()))
+        write(tmp_path / f"{stem}.trees.gz", tree)
         examples = open_split(DataConfig(name="pos_gum", dir=str(tmp_path)), split)
         assert list(examples) == [{"text": f"{split} word", "tags": "JJ NN"}]
 

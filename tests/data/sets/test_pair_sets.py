@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tatoeba: splits of the export, and aligned files. SCAN. Multi30k: `test_sources.py`."""
 
-import gzip
-
 import pytest
 
+from tests.data.writing import write
 from transformer_jax.data.config import DataConfig
 from transformer_jax.data.sets.pair_sets import MULTI30K, SCAN, SCAN_SETS, assign_splits
 from transformer_jax.data.sources import open_split
@@ -53,7 +52,7 @@ def test_the_export_is_split_in_either_direction(tmp_path, more):
 
 def test_aligned_files_are_read_without_the_export(tmp_path):
     for language, line in (("de", "Ja.\n"), ("en", "Yes.\n")):
-        (tmp_path / f"valid.{language}.gz").write_bytes(gzip.compress(line.encode()))
+        write(tmp_path / f"valid.{language}.gz", line)
     config = DataConfig(name="tatoeba_de_en", dir=str(tmp_path))
     assert list(open_split(config, "valid")) == [{"source": "Ja.", "target": "Yes."}]
     with pytest.raises(UserError, match=r"neither train.de nor train.de.gz.*manythings.org"):
@@ -64,8 +63,7 @@ def test_aligned_files_are_read_without_the_export(tmp_path):
 def test_commands_are_read_and_some_are_held_out(tmp_path, name):
     lines = [f"IN: walk {n} times OUT: {' '.join(['I_WALK'] * n)}" for n in range(1, 41)]
     end = SCAN_SETS[name][1]
-    packed = gzip.compress("".join(f"{line}\n" for line in lines).encode())
-    (tmp_path / f"tasks_train_{end}.txt.gz").write_bytes(packed)
+    write(tmp_path / f"tasks_train_{end}.txt.gz", "".join(f"{line}\n" for line in lines))
     (tmp_path / f"tasks_test_{end}.txt").write_text("IN: jump OUT: I_JUMP \n")
 
     train, valid, test = (

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tiny Shakespeare, WikiText-2, books of Project Gutenberg, and Alpaca."""
 
-import gzip
 import json
 
 import pytest
 
+from tests.data.writing import write
 from transformer_jax.conversations import conversation_from_json
 from transformer_jax.data.config import DataConfig
 from transformer_jax.data.sets.text_sets import HELD_OUT_BOOKS, TINY_SHAKESPEARE, WIKITEXT2
@@ -20,7 +20,7 @@ def texts(name, folder, split) -> list[str]:
 
 def test_training_has_nine_tenths_of_tiny_shakespeare(tmp_path):
     text = "".join(f"é{n}\n" for n in range(33))  # characters, not bytes, are counted
-    (tmp_path / "input.txt.gz").write_bytes(gzip.compress(text.encode()))
+    write(tmp_path / "input.txt.gz", text)
     (train,) = texts("tiny_shakespeare", tmp_path, "train")
     (valid,) = texts("tiny_shakespeare", tmp_path, "valid")
     assert len(train) == int(0.9 * len(text)) and train + valid == text
@@ -47,9 +47,8 @@ def books(tmp_path):
     for name in ("carroll-alice.txt", "unknown.txt", "README.md", *HELD_OUT_BOOKS.values()):
         file = name if "." in name else f"{name}.txt"
         (tmp_path / file).write_text(f"[{name}]\n\nText.\n")
-    packed = gzip.compress(b"Not read: it is there as plain text.\n")
-    (tmp_path / "unknown.txt.gz").write_bytes(packed)
-    (tmp_path / "blake-poems.txt.gz").write_bytes(gzip.compress(b"Poems.\n"))
+    write(tmp_path / "unknown.txt.gz", "Not read: it is there as plain text.\n")
+    write(tmp_path / "blake-poems.txt.gz", "Poems.\n")
     return tmp_path
 
 
@@ -80,10 +79,9 @@ def test_held_out_books_alone_are_an_error(books):
 @pytest.mark.parametrize("name", ["alpaca_data.jsonl.gz", "alpaca_data.json"])
 def test_splits_of_alpaca_do_not_overlap(tmp_path, name):
     rows = [{"instruction": f"i{n}", "input": "", "output": f"o{n}"} for n in range(120)]
-    lines = "".join(json.dumps(row) + "\n" for row in rows).encode()
+    lines = "".join(json.dumps(row) + "\n" for row in rows)
     is_array = name.endswith(".json")  # as the authors of the set write it
-    content = json.dumps(rows, indent=4).encode() if is_array else gzip.compress(lines)
-    (tmp_path / name).write_bytes(content)
+    write(tmp_path / name, json.dumps(rows, indent=4) if is_array else lines)
     config = DataConfig(name="alpaca", dir=str(tmp_path))
     parts = {
         split: [

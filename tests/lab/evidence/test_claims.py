@@ -17,6 +17,7 @@ from transformer_jax.lab.evidence import claims, fingerprints, verdicts
 from transformer_jax.lab.evidence.claims import check_claim, load_claim
 from transformer_jax.lab.evidence.verdicts import read_verdict
 from transformer_jax.lab.sweeps import row_training
+from transformer_jax.lab.sweeps.tables import Row
 from transformer_jax.runs import provenance
 from transformer_jax.runs.shipped import shipped_files
 from transformer_jax.tasks.language_modeling import LanguageModeling
@@ -116,6 +117,18 @@ def test_trained_rows_are_decided_once_and_named_by_digests(trained_claim, tmp_p
     found = tj.decide(claim, copy, progress=False).record
     assert found["values"] == {"late": [24.0, 24.0], "early": [23.0, 22.0]}
     assert dataclasses.replace(claim, measure=dict(measure)).identity == claim.identity
+
+
+def test_a_seed_that_diverged_has_no_measure(monkeypatch, tmp_path):
+    row = Row("learns", {"loss": [1.0, math.nan]}, 1, 1.0, 1.0)
+    workdirs = [tmp_path / f"seed_{number}" for number in range(2)]
+    monkeypatch.setattr(claims, "run_sweep", lambda *_, **__: [row])
+    monkeypatch.setattr(claims, "_seed_workdirs", lambda *_: workdirs)
+    monkeypatch.setattr(claims, "load", lambda workdir, modules: workdir.name)
+    claim = tj.Claim("x", {"learns": {}}, config="quickstart", measure={"a": len, "b": hash})
+    values, _ = claims._values(claim, range(2), tmp_path, {}, (), False)
+    assert values["a"] == pytest.approx([6.0, math.nan], nan_ok=True)
+    assert math.isnan(values["b"][1])
 
 
 def test_what_cannot_be_decided_is_refused(trained_claim, tmp_path):

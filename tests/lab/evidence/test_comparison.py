@@ -100,6 +100,22 @@ def test_runs_of_the_same_seeds_are_pairs(copies):
     assert test.difference.test == "Welch"
 
 
+def test_a_seed_that_diverged_is_the_worst_or_told(copies, show):
+    """One that trained beside others has records without a loss; alone, it has no later ones."""
+    path = copies / "better" / "seed_2" / "metrics.jsonl"
+    lines = path.read_text().splitlines(keepends=True)
+    path.write_text("".join(lines[:-1]) + '{"step": 30, "split": "valid", "loss": null}\n')
+    found = tj.compare(copies / "base", copies / "better")
+    assert list(found.values) == ["loss"] and math.isnan(found.values["loss"]["better"][2])
+    assert found.tests[0].difference.test == "rank permutation"
+    assert "different steps" not in " ".join(found.notes)
+    page = show(comparison_page(found))  # its interval has no ends
+    assert not page.complaints() and "? undecided" in page.texts(".verdict")[0]
+    path.write_text("".join(lines[:2]))
+    found = tj.compare(copies / "base", copies / "better")
+    assert "diverged or were stopped are (base: [30]; better: [10, 30])" in found.notes[0]
+
+
 def test_outputs_that_were_made_otherwise_are_left_out_and_told(copies, caplog):
     base, better = (copies / name / "seed_0" for name in LOSSES)
     beside = better / "predictions" / "test-30.json"
@@ -194,7 +210,7 @@ def test_what_cannot_be_compared_is_refused(copies, monkeypatch):
             "at least two": lambda: tj.compare(base),
             "twice": lambda: tj.compare(base, base),
             "missing": lambda: tj.compare(base, copies / "missing"),
-            "scored on the same examples": lambda: tj.compare(base, other_data),
+            "validated on the same examples": lambda: tj.compare(base, other_data),
             "other examples": lambda: tj.compare(base, other_examples),
             "'blue'; did": lambda: tj.compare(base, better, metrics=["blue"]),
             "base and better have other examples in valid": (

@@ -5,6 +5,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+from scipy.special import log_softmax
 
 RNG = np.random.default_rng(1)
 EMBEDDING = RNG.normal(size=(10, 8))
@@ -51,11 +52,6 @@ def in_half_precision(q, k, v):
     return attention(*(x.astype(jnp.bfloat16) for x in (q, k, v))).astype(jnp.bfloat16)
 
 
-def sees_the_next(q, k, v):
-    size = q.shape[-2]
-    return attention(q, k, v, np.tril(np.ones((size, size)), 1))
-
-
 def no_rows(q, k, v, mask=None):
     scores = q @ np.swapaxes(k, -1, -2) / 2
     return soft(scores if mask is None else np.where(mask, scores, -np.inf)) @ v
@@ -71,10 +67,6 @@ def multi_head(x, wq, wk, wv, wo, num_heads, split=True, mask=None):
 
     result = attention(*(heads(x @ w) for w in (wq, wk, wv)), mask)
     return result.transpose(0, 2, 1, 3).reshape(batch, time, width) @ wo
-
-
-def one_projection(x, wq, wk, wv, wo, num_heads):
-    return multi_head(x, wq, wq, wv, wo, num_heads)
 
 
 def tiled_mask(x, wq, wk, wv, wo, num_heads, mask):
@@ -108,14 +100,6 @@ def in_blocks(length, d_model):
     return np.concatenate([positions[:, ::2], positions[:, 1::2]], 1)
 
 
-def short_table(x):
-    return x + table(50, x.shape[-1])[: x.shape[1]]
-
-
-def along_the_batch(x):
-    return x + table(900, x.shape[-1])[: x.shape[0], None]
-
-
 def rotary(x, pairs=False):
     time, depth = x.shape[-2:]
     angles = np.arange(time)[:, None] / 10000 ** (np.arange(0, depth, 2) / depth)
@@ -127,18 +111,14 @@ def rotary(x, pairs=False):
     return x * np.cos(angles) + turned * np.sin(angles)
 
 
-def log_soft(logits):
-    return np.log(soft(logits))
-
-
 def token_losses(logits, labels):
-    return -np.take_along_axis(log_soft(logits), labels[..., None], -1)[..., 0]
+    return -np.take_along_axis(log_softmax(logits, -1), labels[..., None], -1)[..., 0]
 
 
 def smoothed(logits, labels, smoothing, kept):
     size = logits.shape[-1]
     targets = np.eye(size)[labels] * kept + smoothing / size
-    return -(targets * log_soft(logits)).sum(-1).mean()
+    return -(targets * log_softmax(logits, -1)).sum(-1).mean()
 
 
 def layer_norm(x, gamma, beta, eps=1e-5, axis=-1, ddof=0):
@@ -208,9 +188,9 @@ WRONG = {
         "mask_after_softmax": mask_after,
         "mask_one_head": mask_of_one_head,
         "mask_tiled": tiled_mask,
-        "causal_ahead": sees_the_next,
+        "causal_ahead": lambda q, k, v: attention(q, k, v, np.tri(q.shape[-2], k=1)),
         "heads_reshape": lambda x, wq, wk, wv, wo, h: multi_head(x, wq, wk, wv, wo, h, False),
-        "shared_projection": one_projection,
+        "shared_projection": lambda x, wq, wk, wv, wo, h: multi_head(x, wq, wq, wv, wo, h),
         "cache_off_by_one": cached_late,
     },
     "check_mask": {
@@ -223,7 +203,7 @@ WRONG = {
         "positions_from_1": lambda n, d: table(n, d, start=1),
         "positions_exponent": lambda n, d: table(n, d, power=2),
         "positions_in_blocks": in_blocks,
-        "table_short": short_table,
+        "table_short": lambda x: x + table(50, x.shape[-1])[: x.shape[1]],
         "rotary_mixed": lambda x: rotary(x, pairs=True),
         "embedding_unscaled": lambda tokens, embedding: embedding[tokens],
     },
@@ -289,7 +269,8 @@ RIGHT = {
         lambda tokens, pad: (tokens != pad)[:, None, None] & np.tri(tokens.shape[1], dtype=bool),
     ],
     "check_positions": [
-        table, along_the_batch, rotary, lambda tokens, embedding: embedding[tokens] * 10**0.5,
+        table, rotary, lambda x: x + table(900, x.shape[-1])[: x.shape[0], None],
+        lambda tokens, embedding: embedding[tokens] * 10**0.5,
     ],
     "check_loss": [
         optax.softmax_cross_entropy, optax.softmax_cross_entropy_with_integer_labels,

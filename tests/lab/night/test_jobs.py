@@ -3,6 +3,7 @@
 
 import subprocess
 import sys
+import types
 
 import pytest
 
@@ -49,6 +50,17 @@ def test_a_signal_ends_the_process_softly(tmp_path):
     with process.stdout, pytest.raises(Stopped, match="continues the night"):
         jobs._wait(process, Limits(60, 1, tmp_path), stops)
     assert process.returncode == 7
+
+
+def test_a_field_that_a_version_adds_refuses_no_proposal(trained):
+    """The digests of a night under way are those of the version that began it."""
+    values = dict(trained.settings.values)
+    added = values.pop("task.mask_rate")
+    before = types.SimpleNamespace(values=values)
+    digests = [jobs._shared_digests(s, 5, trained.workdir) for s in (before, trained.settings)]
+    assert digests[0] == digests[1] and added
+    changed = types.SimpleNamespace(values={**values, "task.mask_rate": 0.3})
+    assert jobs._shared_digests(changed, 5, trained.workdir)["metric"] != digests[0]["metric"]
 
 
 def check_of(folder, name, code):

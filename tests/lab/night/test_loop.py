@@ -157,6 +157,8 @@ def test_failures_are_records_by_rule(night, drawn, monkeypatch):
             assert decided(night) == {f"{rule}_case": ("refused", rule)}
     propose(night, "time_case", rate(0.7), 20)
     assert decided(night) == {"time_case": ("refused", "name")}
+    (night / "proposals" / "link.py").symlink_to("/nowhere")
+    assert decided(night) == {"link": ("refused", "form")}
 
     def edit(**_):
         text = (night / "ledger.jsonl").read_text()

@@ -2,7 +2,6 @@
 """Plans of sweeps: what rows cost, what is finished and what remains."""
 
 import json
-from pathlib import Path
 
 import pytest
 
@@ -11,13 +10,11 @@ from transformer_jax.lab.sweeps.planning import SweepPlan, plan_sweep
 from transformer_jax.lab.sweeps.results import asked_of, encoded_result
 from transformer_jax.lab.sweeps.tables import Row
 
-QUICKSTART = Path(__file__).parents[3] / "configs" / "quickstart.py"
-
 
 def test_a_plan_counts_what_is_finished_and_trains_nothing(tiny_language_model, tmp_path):
     base = tiny_language_model | {"train.num_steps": 10}
     rows = {"small": {}, "wide": {"model.d_ff": 96}}
-    sweep = tj.Sweep(str(QUICKSTART), rows, base, seeds=2)
+    sweep = tj.Sweep("quickstart", rows, base, seeds=2)
     finished = Row("small", {"loss": [1.0, 2.0]}, parameters=9, tokens_per_s=9.0, seconds=60.0)
     (tmp_path / "small").mkdir()
     asked = asked_of(sweep, sweep.configs({})["small"])

@@ -5,7 +5,6 @@ import contextlib
 import dataclasses
 import functools
 import json
-from pathlib import Path
 
 import jax
 import numpy as np
@@ -19,7 +18,6 @@ from transformer_jax.lab.sweeps.row_training import group_rows
 from transformer_jax.lab.sweeps.shared_folder import SweepFolder
 from transformer_jax.lab.sweeps.tables import Row
 
-QUICKSTART = Path(__file__).parents[3] / "configs" / "quickstart.py"
 ROWS = {
     "base": {},
     "no dropout": {"model.dropout_rate": 0.0},
@@ -34,7 +32,7 @@ def sweep(tiny_language_model):
     steps = {"train.num_steps": 6, "eval.every_steps": 3, "checkpoint.every_steps": 2}
     base = tiny_language_model | steps | {"logging.every_steps": 1, "model.dropout_rate": 0.1}
     rows = {name: ROWS[name] for name in ("base", "dropped")}
-    return tj.Sweep(str(QUICKSTART), rows, base, seeds=1)
+    return tj.Sweep("quickstart", rows, base, seeds=1)
 
 
 def losses(workdir):

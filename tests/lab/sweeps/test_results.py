@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Results in the folders of sweeps: merged, of earlier versions, of other sweeps."""
 
-import dataclasses
 import json
 import math
 from functools import partial
@@ -32,28 +31,27 @@ def config():
     return resolve_file("quickstart", {})
 
 
-def make_sweep(folder, config, losses, seeds=2, data=None, **changes):
+def make_sweep(folder, losses, data=None, **changes):
     """Writes a folder as a sweep does, {row: loss of each seed}; a row's field may be changed."""
-    sweep = tj.Sweep("quickstart", {name: {} for name in losses}, seeds=seeds)
+    sweep = tj.Sweep("quickstart", {name: {} for name in losses})
     rows = []
     for name, values in losses.items():
-        own = resolve_file("quickstart", ROWS.get(name, {}) | changes)
-        metrics = values if isinstance(values, dict) else {"loss": values}
-        rows.append(Row(name, metrics, parameters=10, tokens_per_s=5.0, seconds=60.0))
+        settings = resolve_file("quickstart", ROWS.get(name, {}) | changes)
+        rows.append(Row(name, {"loss": values}, parameters=10, tokens_per_s=5.0, seconds=60.0))
         place = folder / folder_name(name)
         place.mkdir(parents=True)
-        asked = asked_of(dataclasses.replace(sweep, seeds=rows[-1].seeds), own, data=data)
+        asked = asked_of(sweep, settings, data=data)
         (place / "result.json").write_text(encoded_result(rows[-1], asked))
     (folder / SWEEP.mark).touch()
     write_tables(rows, folder)
     return folder
 
 
-def test_tables_merge_rows(tmp_path, config, caplog):
+def test_tables_merge_rows(tmp_path, caplog):
     """A row that two folders have counts once, with the most seeds. Rows of another sweep are
     named."""
-    first = make_sweep(tmp_path / "a", config, {"base": [1.0], "wide one": [3.0, math.nan]})
-    second = make_sweep(tmp_path / "b", config, {"base": [1.0, 2.0], "new": [6.0, 7.0]})
+    first = make_sweep(tmp_path / "a", {"base": [1.0], "wide one": [3.0, math.nan]})
+    second = make_sweep(tmp_path / "b", {"base": [1.0, 2.0], "new": [6.0, 7.0]})
     rows = merge_tables(first, second)
     assert [row.name for row in rows] == ["base", "wide one", "new"]
     assert rows[0].metrics["loss"] == [1.0, 2.0] and merge_tables(second, first)[0] == rows[0]
@@ -62,8 +60,8 @@ def test_tables_merge_rows(tmp_path, config, caplog):
     assert "holds rows that are not in this sweep: wide one; they are kept" in caplog.text
 
 
-def test_tables_that_cannot_merge_are_refused(tmp_path, config):
-    first = make_sweep(tmp_path / "a", config, {"base": [1.0, 2.0]})
+def test_tables_that_cannot_merge_are_refused(tmp_path):
+    first = make_sweep(tmp_path / "a", {"base": [1.0, 2.0]})
     (tmp_path / "table.csv").write_text("row,loss_mean\n..,1\nlost,2\n")
     calls = {"holds no finished row of a sweep": lambda: merge_tables(tmp_path)}
     for name, row, changes, words in (
@@ -71,28 +69,25 @@ def test_tables_that_cannot_merge_are_refused(tmp_path, config):
         ("seed", "base", {"seed": 2}, "seed is 0 and 2; leave one folder out, or rename the row"),
         ("data", "x", {"data.max_source_length": 9}, "not validated on the same examples"),
     ):
-        other = make_sweep(tmp_path / name, config, {row: [1.0]}, **changes)
+        other = make_sweep(tmp_path / name, {row: [1.0]}, **changes)
         calls[words] = partial(merge_tables, first, other)
     assert_refused(calls)
 
 
-def test_rows_are_told_apart_by_the_content_of_their_data(tmp_path, config, assert_refused, caplog):
+def test_rows_are_told_apart_by_the_content_of_their_data(tmp_path, config, caplog):
     data = {"training data": "1", "validation data": "2"}
-    first = make_sweep(tmp_path / "a", config, {"base": [1.0]}, data=data)
+    first = make_sweep(tmp_path / "a", {"base": [1.0]}, data=data)
     renamed = {"data.name": "multi30k_en_de", "data.dir": "b"}
-    second = make_sweep(tmp_path / "b", config, {"x": [1.0]}, data=data, **renamed)
+    second = make_sweep(tmp_path / "b", {"x": [1.0]}, data=data, **renamed)
     assert len(merge_tables(first, second)) == 2
-    validated = make_sweep(tmp_path / "c", config, {"x": [1.0]}, data=data | {"validation data": 3})
-    trained = make_sweep(tmp_path / "d", config, {"base": [1.0]}, data=data | {"training data": 3})
-    old = make_sweep(tmp_path / "e", config, {"base": [1.0]})
+    validated = make_sweep(tmp_path / "c", {"x": [1.0]}, data=data | {"validation data": 3})
+    trained = make_sweep(tmp_path / "d", {"base": [1.0]}, data=data | {"training data": 3})
+    old = make_sweep(tmp_path / "e", {"base": [1.0]})
     assert len(merge_tables(first, old)) == 1
     assert_refused(
         {
-            "validation": (
-                lambda: merge_tables(first, validated),
-                "same examples: validation data is '2' and 3",
-            ),
-            "training": (lambda: merge_tables(first, trained), "training data is '1' and 3"),
+            "examples: validation data is '2' and 3": lambda: merge_tables(first, validated),
+            "training data is '1' and 3": lambda: merge_tables(first, trained),
         }
     )
     path = first / "base" / "result.json"
@@ -105,7 +100,7 @@ def test_rows_are_told_apart_by_the_content_of_their_data(tmp_path, config, asse
 def test_a_result_of_an_earlier_version_is_used_if_its_fields_have_todays_defaults(
     tmp_path, config, caplog
 ):
-    folder = make_sweep(tmp_path / "a", config, {"base": [1.0, 2.0]})
+    folder = make_sweep(tmp_path / "a", {"base": [1.0, 2.0]})
     path = folder / "base" / "result.json"
     earlier = json.loads(path.read_text())
     del earlier["asked"]["config"]["optimizer"]["beta2"]
@@ -119,7 +114,7 @@ def test_a_result_of_an_earlier_version_is_used_if_its_fields_have_todays_defaul
 
 
 def test_a_metric_that_a_finished_row_lacks_is_read_from_its_records(tmp_path, config):
-    folder = make_sweep(tmp_path / "a", config, {"base": [1.0, 2.0]}) / "base"
+    folder = make_sweep(tmp_path / "a", {"base": [1.0, 2.0]}) / "base"
     (folder / "from_1" / "seed_1").mkdir(parents=True)
     record = {"step": 3, "split": "valid", "loss": 2.0, "bleu": 31.0}
     (folder / "from_1" / "seed_1" / "metrics.jsonl").write_text(json.dumps(record) + "\n")
@@ -130,9 +125,9 @@ def test_a_metric_that_a_finished_row_lacks_is_read_from_its_records(tmp_path, c
     assert saved_row(folder / "result.json", "base", asked_of(more, config)) == row
 
 
-def test_the_verb_table_prints_and_publishes(tmp_path, config, capsys):
+def test_the_verb_table_prints_and_publishes(tmp_path, capsys):
     values = {"base": [1.0, 1.1], "far": [3.0, 3.1]}
-    folder = make_sweep(tmp_path / "a", config, values)
+    folder = make_sweep(tmp_path / "a", values)
     for number, loss in enumerate(values["far"]):
         run = folder / "far" / f"seed_{number}"
         run.mkdir()

@@ -6,7 +6,6 @@ import random
 import statistics
 import time
 from functools import partial
-from pathlib import Path
 
 import pytest
 
@@ -21,7 +20,6 @@ from transformer_jax.lab.sweeps.sweep import run_sweep
 optuna = pytest.importorskip("optuna")
 from transformer_jax.lab.sweeps.study import open_study, run_trials, trial_seed  # noqa: E402
 
-QUICKSTART = str(Path(__file__).parents[3] / "configs" / "quickstart.py")
 RATE = "optimizer.learning_rate"
 RATES = {"low": 1e-4, "high": 1e-2, "log": True}
 SPACE = {RATE: Interval(1e-4, 1e-1, log=True), "model.num_heads": Choices((2, 4, 8))}
@@ -61,7 +59,7 @@ def tiny_search(tiny_language_model):
 
     def sweep(space, **fields):
         fields = {"seeds": 1, "search": "random", "trials": 3} | fields
-        return Sweep(QUICKSTART, base=base, space=space, **fields)
+        return Sweep("quickstart", base=base, space=space, **fields)
 
     return sweep
 
@@ -263,7 +261,7 @@ def test_trials_are_rows_and_the_best_is_printed(tiny_search, tmp_path, capsys):
             ["trial", "0", "0.003", "8"],
             ["trial", "1", "0.0001", str(steps)],
         ]
-        assert f"train --config={QUICKSTART} --workdir={workdir}-best" in err
+        assert f"train --config=quickstart --workdir={workdir}-best" in err
         assert "--config.optimizer.learning_rate=0.003" in err
         row = run_sweep(sweep, workdir)[0]  # nothing is left to train
         losses.append(row.metrics["loss"])

@@ -10,6 +10,7 @@ import functools
 import itertools
 import math
 import sys
+from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -23,70 +24,19 @@ type Preprocess[Item] = Callable[[Item, np.random.Generator], Features]
 pickled for worker processes. `rng` is valid during the call only; it is a `PlacedRng`."""
 
 
-class EpochOrder:
-    """Endless sequence of the numbers from `first` to `stop` - 1, each once per epoch.
-
-    Grain's own shuffle needs no memory (this one: 4 bytes per example for each of two epochs), but
-    below a few thousand examples it takes up to milliseconds for each: it walks a cycle through
-    2^16 indices until it finds one of the set.
+class _DrawnOrder:
+    """Endless sequence of numbers, drawn block by block; the last blocks stay in memory, since the
+    streams are not all in the same one.
 
     Args:
-      first, stop: range of the numbers; not empty.
+      block_size: numbers of a block.
+      num_kept: blocks in memory.
     """
 
-    def __init__(self, first: int, stop: int, seed: int):
-        self._first = first
-        self._size = stop - first
-        self._seed = seed
-        self._orders: dict[int, np.ndarray] = {}  # of the last two epochs requested
-
-    def __len__(self) -> int:
-        return sys.maxsize
-
-    def __getitem__(self, index: int) -> int:
-        epoch, position = divmod(index, self._size)
-        return self._first + int(self._order(epoch)[position])
-
-    def at(self, indices: np.ndarray) -> np.ndarray:
-        """The numbers at increasing indices, int64 [n]."""
-        epochs, positions = np.divmod(indices, self._size)
-        parts = [self._order(int(epoch))[positions[epochs == epoch]] for epoch in np.unique(epochs)]
-        return self._first + np.concatenate(parts).astype(np.int64)
-
-    def _order(self, epoch: int) -> np.ndarray:
-        order = self._orders.get(epoch)
-        return self._draw(epoch) if order is None else order
-
-    def _draw(self, epoch: int) -> np.ndarray:
-        order = np.arange(self._size, dtype=np.uint32)
-        np.random.default_rng([self._seed, epoch]).shuffle(order)
-        # The last epoch's order stays: streams reach the end of an epoch at different times.
-        last = [*self._orders.items()][-1:]
-        self._orders = {**dict(last), epoch: order}
-        return order
-
-
-_KEPT_BLOCKS = 63
-
-
-class MixedOrder:
-    """Endless sequence that mixes others in stated shares.
-
-    Each block of places has its exact share of each sequence, at drawn places: a stream that takes
-    every n-th place has the same shares. (A round robin would fall into step with it.)
-
-    Args:
-      orders: the sequences, each in its own order.
-      weights: relative frequencies, positive.
-    """
-
-    def __init__(self, orders: Sequence[EpochOrder], weights: Sequence[float], seed: int):
-        self._orders = orders
-        self._shares = np.array(weights) / math.fsum(weights)
-        self._seed = seed
-        # The most frequent sequence has a place in a block for each of the others.
-        self._block_size = max(256, 4 * len(weights) ** 2)
-        self._blocks: dict[int, np.ndarray] = {}  # the last ones: streams draw from the same
+    def __init__(self, block_size: int, num_kept: int):
+        self._block_size = block_size
+        self._num_kept = num_kept
+        self._blocks: dict[int, np.ndarray] = {}
 
     def __len__(self) -> int:
         return sys.maxsize
@@ -99,13 +49,60 @@ class MixedOrder:
         """The numbers at increasing indices, int64 [n]."""
         blocks, places = np.divmod(indices, self._block_size)
         parts = [self._block(int(block))[places[blocks == block]] for block in np.unique(blocks)]
-        return np.concatenate(parts)
+        return np.concatenate(parts).astype(np.int64)
 
     def _block(self, block: int) -> np.ndarray:
-        if block not in self._blocks:
-            last = [*self._blocks.items()][-_KEPT_BLOCKS:]
-            self._blocks = {**dict(last), block: self._draw(block)}
-        return self._blocks[block]
+        numbers = self._blocks.get(block)
+        if numbers is None:
+            numbers = self._draw(block)
+            last = [*self._blocks.items()][1 - self._num_kept :]
+            self._blocks = {**dict(last), block: numbers}
+        return numbers
+
+    @abstractmethod
+    def _draw(self, block: int) -> np.ndarray:
+        """The numbers of a block, [block_size]."""
+
+
+class EpochOrder(_DrawnOrder):
+    """Endless sequence of the numbers from `first` to `stop` - 1, each once per epoch.
+
+    Grain's own shuffle needs no memory (this one: 4 bytes per example for each of two epochs), but
+    below a few thousand examples it takes up to milliseconds for each: it walks a cycle through
+    2^16 indices until it finds one of the set.
+
+    Args:
+      first, stop: range of the numbers; not empty.
+    """
+
+    def __init__(self, first: int, stop: int, seed: int):
+        super().__init__(stop - first, num_kept=2)
+        self._first = first
+        self._seed = seed
+
+    def _draw(self, epoch: int) -> np.ndarray:
+        order = np.arange(self._first, self._first + self._block_size, dtype=np.uint32)
+        np.random.default_rng([self._seed, epoch]).shuffle(order)
+        return order
+
+
+class MixedOrder(_DrawnOrder):
+    """Endless sequence that mixes others in stated shares.
+
+    Each block of places has its exact share of each sequence, at drawn places: a stream that takes
+    every n-th place has the same shares. (A round robin would fall into step with it.)
+
+    Args:
+      orders: the sequences, each in its own order.
+      weights: relative frequencies, positive.
+    """
+
+    def __init__(self, orders: Sequence[EpochOrder], weights: Sequence[float], seed: int):
+        # The most frequent sequence has a place in a block for each of the others.
+        super().__init__(max(256, 4 * len(weights) ** 2), num_kept=64)
+        self._orders = orders
+        self._shares = np.array(weights) / math.fsum(weights)
+        self._seed = seed
 
     def _draw(self, block: int) -> np.ndarray:
         before = self._counts(block * self._block_size)

@@ -56,7 +56,7 @@ class TokenStream:
           ValueError: the number of tokens does not match the sizes.
         """
         if not np.any(sizes):
-            raise _no_text()
+            raise UserError("the text is empty: there is no token to predict")
         next_starts = np.cumsum(sizes + separator_size)
         if len(tokens) != 1 + next_starts[-1]:
             raise ValueError(
@@ -233,23 +233,14 @@ class Windows(RandomAccess[Features]):
     start at all indices, and all are full if the stream is longer than a window.
 
     Attributes:
-      tokens: int32 [N].
+      tokens: int32 [N], at least two.
       length: tokens of a full window.
       stride: distance of the starts of two windows, at most `length`.
-
-    Raises:
-      UserError: there is no text: fewer than two tokens.
-      ValueError: `stride` is not from 1 to `length`.
     """
 
     tokens: np.ndarray
     length: int
     stride: int
-
-    def __post_init__(self) -> None:
-        if not 1 <= self.stride <= self.length:
-            raise ValueError(f"stride must be from 1 to {self.length}, not {self.stride}")
-        _require_text(self.tokens)
 
     def __len__(self) -> int:
         after_first = max(0, len(self.tokens) - 1 - self.length)  # targets after the first window
@@ -280,16 +271,10 @@ class DocumentPieces(RandomAccess[Features]):
     Attributes:
       stream: the documents.
       length: tokens of a full window, at least 1.
-
-    Raises:
-      UserError: there is no text.
     """
 
     stream: TokenStream
     length: int
-
-    def __post_init__(self) -> None:
-        _require_text(self.stream.tokens)
 
     @cached_property
     def _starts_and_stops(self) -> tuple[np.ndarray, np.ndarray]:
@@ -331,8 +316,18 @@ def store_token_stream(documents: Iterable[Sequence[int]], first: int, end: int)
     Raises:
       UserError: there is no text (all documents are empty), or the disk is full.
     """
+    sizes = array("q")
+    separator = document_separator(first, end)
+    progress = tqdm(documents, "tokens", unit="doc", delay=BAR_AFTER_SECONDS, disable=None)
     try:
-        return _store(documents, first, end)
+        with tempfile.TemporaryFile() as file:
+            file.write(np.array([first], np.int32))
+            for tokens in progress:
+                sizes.append(len(tokens))
+                file.write(np.asarray(tokens, np.int32))
+                file.write(separator)
+            file.flush()
+            stored = np.asarray(np.memmap(file, np.int32, "r"))
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise
@@ -340,25 +335,12 @@ def store_token_stream(documents: Iterable[Sequence[int]], first: int, end: int)
             f"cannot store the tokens in {tempfile.gettempdir()}: {error.strerror}; set TMPDIR "
             "to a folder with room for 4 bytes a token"
         ) from error
+    return TokenStream.from_sizes(stored, np.array(sizes, np.int64), len(separator))
 
 
 def document_separator(first: int, end: int) -> np.ndarray:
     """Tokens between two documents; arguments as for `store_token_stream`."""
     return np.array([end] if first == end else [end, first], np.int32)
-
-
-def _store(documents: Iterable[Sequence[int]], first: int, end: int) -> TokenStream:
-    sizes = array("q")
-    separator = document_separator(first, end)
-    with tempfile.TemporaryFile() as file:
-        file.write(np.array([first], np.int32))
-        for tokens in tqdm(documents, "tokens", unit="doc", delay=BAR_AFTER_SECONDS, disable=None):
-            sizes.append(len(tokens))
-            file.write(np.asarray(tokens, np.int32))
-            file.write(separator)
-        file.flush()
-        stored = np.asarray(np.memmap(file, np.int32, "r"))
-    return TokenStream.from_sizes(stored, np.array(sizes, np.int64), len(separator))
 
 
 def _window(tokens: np.ndarray, start: int, stop: int) -> Features:
@@ -372,12 +354,3 @@ def _window_slices(
         "input": TokenSlices(tokens, ranges),
         "target": TokenSlices(tokens, ranges, shift=1),
     }
-
-
-def _require_text(tokens: np.ndarray) -> None:
-    if len(tokens) < 2:
-        raise _no_text()
-
-
-def _no_text() -> UserError:
-    return UserError("the text is empty: there is no token to predict")

@@ -53,6 +53,10 @@ class TextLines(RandomAccess[str]):
     The file is scanned once for its line ends; only their positions stay in memory. A compressed
     file is unpacked to an unnamed temporary file.
 
+    Attributes:
+      path: the file.
+      content: its bytes, unpacked.
+
     Args:
       path: the file, plain, .gz or .zst.
       once: allow a pipe, such as the shell's `<(...)`. Training data cannot come from a pipe, since
@@ -65,9 +69,9 @@ class TextLines(RandomAccess[str]):
 
     def __init__(self, path: str, *, once: bool = False):
         self.path = os.fspath(path)
-        self._bytes: mmap.mmap | memoryview = _map_into_memory(self.path, once)
-        self._first = len(codecs.BOM_UTF8) if self._bytes[:3] == codecs.BOM_UTF8 else 0
-        self._ends = _line_ends(self._bytes)  # [N], index of each line end
+        self.content: mmap.mmap | memoryview = _map_into_memory(self.path, once)
+        self._first = len(codecs.BOM_UTF8) if self.content[:3] == codecs.BOM_UTF8 else 0
+        self._ends = _line_ends(self.content)  # [N], index of each line end
         self._check_utf8()
 
     def __len__(self) -> int:
@@ -79,7 +83,7 @@ class TextLines(RandomAccess[str]):
     def line_bytes(self, index: int) -> bytes:
         """Bytes of line `index` >= 0, without its line end."""
         start = self._ends[index - 1] + 1 if index else 0
-        line = bytes(self._bytes[start : self._ends[index] + 1])
+        line = bytes(self.content[start : self._ends[index] + 1])
         return line_content(line, is_first=index == 0)
 
     def text(self, start: int = 0, stop: int | None = None) -> str:
@@ -89,17 +93,12 @@ class TextLines(RandomAccess[str]):
         """
         stop = len(self) if stop is None else stop
         first = self._ends[start - 1] + 1 if start else self._first
-        text = bytes(self._bytes[first : self._ends[stop - 1] + 1]).decode()
+        text = bytes(self.content[first : self._ends[stop - 1] + 1]).decode()
         return text.replace("\r\n", "\n")
-
-    @property
-    def content(self) -> mmap.mmap | memoryview:
-        """Bytes of the file, unpacked."""
-        return self._bytes
 
     def blank_mask(self) -> np.ndarray:
         """Mask of the lines that are empty or white space, bool [N]."""
-        content = np.frombuffer(self._bytes, np.uint8)
+        content = np.frombuffer(self.content, np.uint8)
         starts = np.append(self._first, self._ends[:-1] + 1)
         blank = ~_BEGINS_TEXT[content[np.minimum(starts, len(content) - 1)]]
         for i in np.flatnonzero(blank).tolist():  # few lines begin with white space
@@ -111,21 +110,21 @@ class TextLines(RandomAccess[str]):
 
     def __getstate__(self) -> dict[str, Any]:
         # An array can be shared with other processes; a memory map cannot be pickled.
-        return {**vars(self), "_bytes": np.frombuffer(self._bytes, np.uint8)}
+        return {**vars(self), "content": np.frombuffer(self.content, np.uint8)}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
-        self._bytes = memoryview(state["_bytes"])
+        self.content = memoryview(state["content"])
 
     def _check_utf8(self) -> None:
         start = 0
-        size = len(self._bytes)
+        size = len(self.content)
         while start < size:
             # Whole lines, so that no character is split.
             last = np.searchsorted(self._ends, min(start + _CHUNK_BYTES, size - 1))
             stop = int(self._ends[last]) + 1
             try:
-                bytes(self._bytes[start:stop]).decode()
+                bytes(self.content[start:stop]).decode()
             except UnicodeDecodeError as error:
                 number = np.searchsorted(self._ends, start + error.start) + 1
                 raise UserError(

@@ -11,7 +11,8 @@ from transformer_jax.conversations.turns import require_read
 from transformer_jax.data.config import DataConfig
 from transformer_jax.data.examples import Corpus, Example, LinePairs, Selection
 from transformer_jax.data.files.lines import TextLines, configured_paths
-from transformer_jax.data.files.rows import Rows, open_rows, select_rows, text_of
+from transformer_jax.data.files.rows import open_columns, open_rows, select_rows, text_of
+from transformer_jax.data.files.table import read_table
 from transformer_jax.errors import UserError
 
 logger = logging.getLogger(__name__)
@@ -72,7 +73,8 @@ def read_tsv(path: str, split: str = "all", on_bad_row: str = "stop") -> Corpus:
     Raises:
       UserError: it cannot be read, or a line does not have two columns (as `select_rows`).
     """
-    return select_rows(Rows(TextLines(path), path, "line"), _tsv_example, split, on_bad_row)
+    rows = open_columns(path, _SIDES, delimiter="\t")
+    return read_table(rows, dict.fromkeys(_SIDES), split, on_bad_row)
 
 
 def read_json_lines(path: str, split: str = "all", on_bad_row: str = "stop") -> Corpus:
@@ -102,13 +104,6 @@ def drop_blank(pairs: Corpus, split: str, name: str) -> Corpus:
     message = "left out %d of %d pairs of %s: no text on one side or on both"
     logger.warning(message, num_blank, len(pairs), name)
     return Selection(pairs, indices)
-
-
-def _tsv_example(line: str) -> Example:
-    columns = line.split("\t")
-    if len(columns) != len(_SIDES):
-        raise ValueError(f"{len(columns)} columns; write source<tab>target, two of them")
-    return dict(zip(_SIDES, columns, strict=True))
 
 
 def _pair_example(row: Any) -> Example:

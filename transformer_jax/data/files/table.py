@@ -40,7 +40,7 @@ def open_table(config: DataConfig, split: str) -> Sequence[Corpus]:
         rows = open_rows(path) if has_objects else open_columns(path)
         if Path(path).parent == _frames_folder():
             rows = dataclasses.replace(rows, name=f"data[{split!r}]")
-        return read_table(rows, _named_columns(config), split, config.on_bad_row)
+        return read_table(rows, named_columns(config), split, config.on_bad_row)
 
     return open_files(config, split, read)
 
@@ -58,7 +58,23 @@ def read_table(
     Raises:
       UserError: there is no such column, or a row has no text or no label there.
     """
-    names = rows.column_names()
+    present = find_columns(rows.name, rows.column_names(), columns)
+    return select_rows(rows, partial(example_of, present), split, on_bad_row)
+
+
+def find_columns(
+    name: str, names: Sequence[str], columns: Mapping[str, str | None]
+) -> dict[str, str]:
+    """The column of each key that the examples of a table have.
+
+    Args:
+      name: of the table, for messages.
+      names: of its columns; empty if it has no row.
+      columns: as for `read_table`.
+
+    Raises:
+      UserError: there is no such column.
+    """
     present = {}
     for key, column in columns.items():
         if column or key in names:
@@ -66,10 +82,10 @@ def read_table(
     for key, column in present.items():
         if names and column not in names:
             raise UserError(
-                f"{rows.name} has no column {column!r} (data.{_FIELDS[key]}); its columns are "
+                f"{name} has no column {column!r} (data.{_FIELDS[key]}); its columns are "
                 f"{', '.join(map(repr, names))}{suggest(column, names)}"
             )
-    return select_rows(rows, partial(_example, present), split, on_bad_row)
+    return present
 
 
 def stored_tables(tables: Mapping[str, Any]) -> dict[str, str]:
@@ -140,19 +156,28 @@ def pair_columns(config: DataConfig) -> dict[str, str]:
     return columns
 
 
-def _named_columns(config: DataConfig) -> Mapping[str, str | None]:
+def named_columns(config: DataConfig) -> Mapping[str, str | None]:
+    """The column that the config names for each key of an example; raises as `pair_columns`."""
     names = {"text": config.text_field or "text", "pair": config.pair_field}
     return pair_columns(config) or {**names, "label": config.label_field}
 
 
-def _example(columns: Mapping[str, str], row: Any) -> Example:
+def example_of(columns: Mapping[str, str], row: Any) -> Example:
+    """Example of a row, {key: text of its column}; ValueError if the row lacks a column or a label,
+    or a text is none."""
+    cells = row if isinstance(row, Mapping) else {}
     example = {}
     for key, column in columns.items():
-        if not isinstance(row, Mapping) or column not in row:
-            raise ValueError(f"no column {column!r}")
-        value = row[column]
+        if column not in cells:
+            names = ", ".join(map(str, cells)) or "none"
+            raise ValueError(
+                f"no {key} in the column {column!r} (columns: {names}); set data.{_FIELDS[key]}"
+            )
+        value = cells[column]
         if key == "label":
             example[key] = _label(value, column)
+        elif isinstance(value, str):
+            example[key] = value
         else:
             example[key] = text_of(value, f"the column {column!r}")
     return example
@@ -162,7 +187,7 @@ def _label(value: Any, column: str) -> str:
     """A label as text; ValueError if there is none, or a number that is not whole."""
     is_number = isinstance(value, float)
     if value is None or value != value or not str(value).strip():
-        raise ValueError(f"no label in the column {column!r}")
+        raise ValueError(f"no label in the column {column!r}; write one, or read another split")
     if is_number and not value.is_integer() or not isinstance(value, str | int | float):
         raise ValueError(
             f"the column {column!r} is {short_repr(value)}; a label is a text or a whole number"

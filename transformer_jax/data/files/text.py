@@ -9,11 +9,10 @@ tokenized before training starts. If text is larger than the disk, or remote ("s
 import contextlib
 import dataclasses
 import gzip
-import io
 import itertools
 import logging
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -37,8 +36,8 @@ from transformer_jax.data.files.rows import (
     open_rows,
     parse_json,
     select_rows,
-    text_of,
 )
+from transformer_jax.data.files.table import example_of, find_columns
 from transformer_jax.errors import UserError
 
 _BLOCK_TABLES = (".jsonl", ".jsonl.gz", ".jsonl.zst", ".parquet")
@@ -90,7 +89,7 @@ def read_documents(
       UserError: the file cannot be read, has no text, or a row is invalid.
     """
     if path.endswith(_TABLES):
-        convert = partial(_column_example, column or "text")
+        convert = partial(example_of, {"text": column or "text"})
         return select_rows(open_rows(path), convert, "all", on_bad_row)
     if column is not None:
         raise UserError(
@@ -143,16 +142,6 @@ def _text_example(text: str) -> Example:
 
 def _paragraph_example(lines: TextLines, ranges: np.ndarray, index: int) -> Example:
     return _text_example(lines.text(*ranges[index]).removesuffix("\n"))
-
-
-def _column_example(column: str, row: Any) -> Example:
-    """Document of a row; ValueError if the row does not have the column, or no text in it."""
-    if not isinstance(row, Mapping) or column not in row:
-        columns = ", ".join(map(str, row)) if isinstance(row, Mapping) else "none"
-        raise ValueError(
-            f"no text in the column {column!r} (columns: {columns}); set data.text_field"
-        )
-    return {"text": text_of(row[column], f"the column {column!r}")}
 
 
 def _no_text(path: str) -> UserError:
@@ -208,12 +197,12 @@ class TextBlocks(RandomAccess[Example]):
         """
         block = self.blocks[index]
         with _read_errors(block.path), _open(block.path) as file:
-            if _size(file) != block.size:
+            if file.size != block.size:
                 raise UserError(
                     f"{block.path} has changed: it had {block.size} bytes when this run started; "
                     "restore it, or start a new run in another --workdir"
                 )
-            convert = partial(_column_example, self.column)
+            convert = partial(example_of, {"text": self.column})
             if block.path.endswith(".parquet"):
                 return self._texts(block, _read_rows(file, block, self.column), convert)
             lines = _read_lines(file, block)
@@ -306,7 +295,7 @@ def _open(path: str) -> Any:
 
 
 def _cut(path: str, file: Any, size: float) -> Iterator[Block]:
-    total = _size(file)
+    total = file.size
     if not total:
         raise UserError(f"{path} is empty: it must contain text")
     if not path.endswith(".parquet"):
@@ -338,12 +327,6 @@ def _read_errors(path: str) -> Iterator[None]:
             raise UserError(f"{path} is not UTF-8 ({error.reason}); convert it to UTF-8") from error
 
 
-def _size(file: Any) -> int:
-    size = file.seek(0, io.SEEK_END)
-    file.seek(0)
-    return int(size)
-
-
 def _read_lines(file: Any, block: Block) -> Iterator[bytes]:
     """Lines that begin in a block, without line ends."""
     if block.path.endswith(_COMPRESSED_ENDINGS):
@@ -363,15 +346,10 @@ def _read_lines(file: Any, block: Block) -> Iterator[bytes]:
         start = file.tell()
 
 
-def _read_rows(file: Any, block: Block, column: str) -> Iterator[dict[str, Any]]:
+def _read_rows(file: Any, block: Block, column: str) -> list[dict[str, Any]]:
     import pyarrow.parquet as pq
 
     parquet = pq.ParquetFile(file)
-    if column not in parquet.schema_arrow.names:
-        columns = ", ".join(parquet.schema_arrow.names)
-        raise UserError(
-            f"{block.path}: no text in the column {column!r} (columns: {columns}); set "
-            "data.text_field"
-        )
+    find_columns(block.path, parquet.schema_arrow.names, {"text": column})
     table = parquet.read_row_groups(range(block.start, block.stop), columns=[column])
-    return ({column: text} for text in table.column(column).to_pylist())
+    return table.to_pylist()

@@ -21,7 +21,9 @@ def read_tagged_words(path: str) -> Corpus:
         raise UserError(f"{path} has no sentence: all its lines are blank")
     for start, stop in sentences:
         for i in range(start, stop):
-            _check_tagged(lines, i)
+            problem = _problem_of(lines[i].split("\t"))
+            if problem:
+                raise UserError(f"{path}, line {i + 1}: {problem}; write word<tab>tag, two columns")
     return Parsed(
         range(len(sentences)),
         lambda index: tagged_example(lines[i].split("\t") for i in range(*sentences[index])),
@@ -34,14 +36,9 @@ def tagged_example(pairs: Iterable[Sequence[str]]) -> Example:
     return {"text": " ".join(words), "tags": " ".join(tags)}
 
 
-def _check_tagged(lines: TextLines, i: int) -> None:
-    columns = lines[i].split("\t")
+def _problem_of(columns: Sequence[str]) -> str | None:
     if len(columns) != 2:
-        problem = f"{len(columns)} columns"
-    elif not all(columns):
-        problem = "no word" if not columns[0] else "no tag"
-    elif any(" " in column for column in columns):
-        problem = "a space within a word or tag"
-    else:
-        return
-    raise UserError(f"{lines.path}, line {i + 1}: {problem}; write word<tab>tag, two columns")
+        return f"{len(columns)} columns"
+    if not all(columns):
+        return "no tag" if columns[0] else "no word"
+    return "a space within a word or tag" if " " in "".join(columns) else None

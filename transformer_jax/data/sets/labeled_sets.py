@@ -72,9 +72,6 @@ def open_glue(config: DataConfig, split: str, name: str) -> Sequence[Corpus]:
     """Opens a split of a task (a key of `GLUE_TASKS`) as one corpus.
 
     `config.dir` is the folder of the task or the folder of GLUE.
-
-    Raises:
-      UserError: the file is missing or has another format.
     """
     task = GLUE_TASKS[name]
     file = task.files[split]
@@ -94,18 +91,10 @@ _GUM_FILES = {"train": "train.trees", "valid": "dev.trees", "test": "test.trees"
 
 
 def open_pos(config: DataConfig, split: str) -> Sequence[Corpus]:
-    """Opens a split of `pos_gum` as one corpus: words and their part-of-speech tags.
-
-    Raises:
-      UserError: the file is missing, or has an invalid tree.
-    """
+    """Opens a split of `pos_gum` as one corpus: words and their part-of-speech tags."""
     return [read_tagged_trees(GUM.path(_GUM_FILES[split], config.dir))]
 
 
 def open_const(config: DataConfig, split: str) -> Sequence[Corpus]:
-    """Opens a split of `gum_const` as one corpus: sentences and their trees.
-
-    Raises:
-      UserError: the file is missing, or has an invalid tree.
-    """
+    """Opens a split of `gum_const` as one corpus: sentences and their trees."""
     return [read_parses(GUM.path(_GUM_FILES[split], config.dir))]

@@ -11,7 +11,7 @@ a set that is not prepared in `data.dir` is downloaded and prepared first (array
 
 import contextlib
 import importlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -20,9 +20,9 @@ from typing import Any
 import numpy as np
 
 from transformer_jax.data.config import DataConfig
-from transformer_jax.data.examples import Corpus, Example, RandomAccess
-from transformer_jax.data.files.rows import Rows, select_rows, text_of
-from transformer_jax.data.files.table import pair_columns
+from transformer_jax.data.examples import Corpus, RandomAccess
+from transformer_jax.data.files.rows import Rows, select_rows
+from transformer_jax.data.files.table import example_of, find_columns, named_columns, pair_columns
 from transformer_jax.data.files.text import BLOCK_ENDINGS, open_blocks
 from transformer_jax.errors import MissingSplitError, UserError, install_hint, reason_of
 
@@ -33,9 +33,6 @@ _PAIR_CONFIGS = ("{0}-{1}", "{1}-{0}", "{0}_to_{1}", "{1}_to_{0}", "{0}{1}", "{1
 """Names that builders give to their config for a pair of languages."""
 _ROWS_AT_ONCE = 1000
 _TRANSLATION = "translation"
-
-type Columns = Mapping[str, tuple[str, Callable[[Any], str]]]
-"""For each field of an example: its column, and the conversion of the column's values to text."""
 
 
 def open_hf(config: DataConfig, split: str) -> Sequence[Corpus]:
@@ -51,12 +48,16 @@ def open_hf(config: DataConfig, split: str) -> Sequence[Corpus]:
     if config.block_megabytes is not None and split == "train":
         return [open_blocks(config, _training_files(library, config))]
     table = _load(library, config, split)
-    columns = _columns(config, name, table.features)
-    is_nested = config.source_language and _TRANSLATION in table.features
-    parent = _TRANSLATION if is_nested else None
-    rows = Rows(HubRows(table), f"data.hf_name {name}, split {split}")
-    convert = partial(_example, columns=columns, parent=parent)
-    return [select_rows(rows, convert, split, config.on_bad_row)]
+    features = table.features
+    parent = _TRANSLATION if config.source_language and _TRANSLATION in features else None
+    if parent:
+        features = features[parent]
+        features = dict.fromkeys(getattr(features, "languages", features))
+    rows_name = f"data.hf_name {name}, split {split}"
+    columns = find_columns(rows_name, list(features), _named(config))
+    parse = partial(_plain_row, columns, features.get(columns.get("label")), parent)
+    rows = Rows(HubRows(table), rows_name, parse=parse)
+    return [select_rows(rows, partial(example_of, columns), split, config.on_bad_row)]
 
 
 def open_tfds(config: DataConfig, split: str) -> Sequence[Corpus]:
@@ -81,9 +82,12 @@ def open_tfds(config: DataConfig, split: str) -> Sequence[Corpus]:
     except (tfds.core.DatasetNotFoundError, ValueError) as error:
         reason = str(error).strip().splitlines()[0]
         raise UserError(f"data.tfds_name: no builder {name!r} ({reason})") from error
-    columns = _columns(config, name, dict(builder.info.features))  # before anything is downloaded
-    rows = Rows(_read_split(builder, name, split), f"data.tfds_name {name}, split {split}")
-    return [select_rows(rows, partial(_example, columns=columns), split, config.on_bad_row)]
+    features = dict(builder.info.features)
+    rows_name = f"data.tfds_name {name}, split {split}"
+    columns = find_columns(rows_name, list(features), _named(config))  # before any download
+    parse = partial(_plain_row, columns, features.get(columns.get("label")), None)
+    rows = Rows(_read_split(builder, name, split), rows_name, parse=parse)
+    return [select_rows(rows, partial(example_of, columns), split, config.on_bad_row)]
 
 
 @dataclass(frozen=True, repr=False)
@@ -199,69 +203,30 @@ def _read_split(builder: Any, name: str, split: str) -> Sequence[Any]:
         ) from error
 
 
-def _columns(config: DataConfig, set_name: str, features: Mapping[str, Any]) -> Columns:
-    languages = pair_columns(config)
-    if languages:
-        translation = features.get(_TRANSLATION)
-        names = list(getattr(translation, "languages", None) or translation or features)
-        for side, language in languages.items():
-            _require_column(f"data.{side}_language", set_name, language, names)
-        return {side: (language, partial(_text, language)) for side, language in languages.items()}
-    fields = {
-        "text": config.text_field or "text",
-        "pair": config.pair_field,
-        "label": config.label_field,
-    }
-    return {
-        key: (column, _to_text(f"data.{key}_field", set_name, column, features))
-        for key, column in fields.items()
-        if column
-    }
+def _named(config: DataConfig) -> dict[str, str | None]:
+    return {key: column for key, column in named_columns(config).items() if column}
 
 
-def _require_column(field: str, set_name: str, column: str, columns: Sequence[str]) -> None:
-    if column not in columns:
-        raise UserError(
-            f"{field}: {set_name} does not have {column!r}; it has {', '.join(columns)}"
-        )
+def _plain_row(
+    columns: Mapping[str, str], label: Any, parent: str | None, row: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Values of the columns that are read: text of bytes, and the names of classes.
 
-
-def _to_text(
-    field: str, set_name: str, column: str, features: Mapping[str, Any]
-) -> Callable[[Any], str]:
-    """Conversion of a column's values to text."""
-    _require_column(field, set_name, column, list(features))
-    feature = features[column]
-    is_label = field == "data.label_field"
-    if is_label and hasattr(feature, "int2str"):
-        return partial(_class_name, feature, column)
-    if hasattr(feature, "np_dtype"):  # of TFDS, whose other attributes import TensorFlow
-        is_text = feature.shape == () and feature.np_dtype == np.object_
-    else:
-        is_text = getattr(feature, "dtype", None) in ("string", "large_string")
-    if not is_text:
-        kind = "a class label or text" if is_label else "text"
-        raise UserError(f"{field}: {column} of {set_name} is not {kind}")
-    return partial(_label if is_label else _text, column)
-
-
-def _example(row: Mapping[str, Any], columns: Columns, parent: str | None = None) -> Example:
+    Args:
+      columns: key of an example -> name of its column.
+      label: the library's description of the labels, which may be classes.
+      parent: the column that contains these columns, if there is one.
+    """
     values = row if parent is None else row[parent] or {}
-    return {key: to_text(values.get(column)) for key, (column, to_text) in columns.items()}
+    plain = {column: _plain(values.get(column)) for column in columns.values()}
+    if hasattr(label, "int2str"):
+        number = plain[columns["label"]]
+        is_hidden = number is None or number < 0
+        plain[columns["label"]] = None if is_hidden else str(label.int2str(number))
+    return plain
 
 
-def _text(column: str, value: Any) -> str:
-    return value.decode() if isinstance(value, bytes) else text_of(value, f"the column {column!r}")
-
-
-def _label(column: str, value: Any) -> str:
-    label = _text(column, value)
-    if not label.strip():
-        raise ValueError(f"no label in {column}; choose another split")
-    return label
-
-
-def _class_name(feature: Any, column: str, value: Any) -> str:
-    if value is None or value < 0:  # the mark of a hidden label
-        raise ValueError(f"no label in {column}; choose another split")
-    return str(feature.int2str(int(value)))
+def _plain(value: Any) -> Any:
+    if isinstance(value, bytes):
+        return value.decode()
+    return value.item() if isinstance(value, np.generic) else value

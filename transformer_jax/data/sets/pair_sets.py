@@ -25,6 +25,7 @@ from collections.abc import Iterable, Sequence
 from functools import partial
 
 import numpy as np
+import scipy.sparse.csgraph
 
 from transformer_jax.data.config import DataConfig
 from transformer_jax.data.examples import Corpus, Example, Parsed, Selection
@@ -74,11 +75,7 @@ MULTI30K = PublicSet(
 def open_multi30k(
     config: DataConfig, split: str, source_language: str, target_language: str
 ) -> Sequence[Corpus]:
-    """Opens a split as one corpus, in either direction.
-
-    Raises:
-      UserError: a file is missing and cannot be downloaded.
-    """
+    """Opens a split as one corpus, in either direction."""
     stems = [f"{FILE_STEMS[split]}.{language}" for language in (source_language, target_language)]
     return [open_aligned([MULTI30K.path(stem, config.dir) for stem in stems], split)]
 
@@ -100,11 +97,7 @@ _PERCENT = {"test": range(0, 2), "valid": range(2, 4), "train": range(4, 100)}
 def open_tatoeba(
     config: DataConfig, split: str, source_language: str, target_language: str
 ) -> Sequence[Corpus]:
-    """Opens a split as one corpus, in either direction.
-
-    Raises:
-      UserError: the folder has neither the export nor the aligned files, or they cannot be used.
-    """
+    """Opens a split as one corpus, in either direction."""
     languages = (source_language, target_language)
     export = TATOEBA.find(EXPORT, config.dir)
     if export is None:
@@ -137,24 +130,20 @@ def assign_splits(pairs: Iterable[Sequence[str]]) -> list[str]:
     on the MD5 of its first side: 2% of the groups are "valid" and 2% "test"; large groups are
     "train".
     """
-    roots: dict[str, str] = {}  # union-find: side -> a connected side, or itself
-
-    def root(side: str) -> str:
-        parent = roots.setdefault(side, side)
-        while parent != side:
-            roots[side] = roots[parent]  # path halving
-            side = parent
-            parent = roots[side]
-        return side
-
+    numbers: dict[str, int] = {}  # of each side
     firsts = []
+    edges = []
     for pair in pairs:
-        first, second = (f"{i}{_normalize(text)}" for i, text in enumerate(pair))
-        roots[root(second)] = root(first)
-        firsts.append(first)
+        sides = [f"{i}{_normalize(text)}" for i, text in enumerate(pair)]
+        firsts.append(sides[0])
+        edges.append([numbers.setdefault(side, len(numbers)) for side in sides])
+    starts, ends = np.array(edges).T
+    shape = (len(numbers), len(numbers))
+    graph = scipy.sparse.coo_array((np.ones(len(edges)), (starts, ends)), shape)
+    _, groups = scipy.sparse.csgraph.connected_components(graph, directed=False)
     members = defaultdict(list)
-    for index, first in enumerate(firsts):
-        members[root(first)].append(index)
+    for index, start in enumerate(starts):
+        members[groups[start]].append(index)
     splits = ["train"] * len(firsts)
     for group in members.values():
         if len(group) <= _LARGEST_HELD_OUT:

@@ -74,20 +74,12 @@ def open_tiny_shakespeare(config: DataConfig, split: str) -> Sequence[Corpus]:
 
 
 def open_wikitext2(config: DataConfig, split: str) -> Sequence[Corpus]:
-    """Opens a split as one document, the split's file.
-
-    Raises:
-      UserError: the file is missing or cannot be used.
-    """
+    """Opens a split as one document, the split's file."""
     return [WholeFiles((WIKITEXT2.path(f"wiki.{split}.tokens", config.dir),))]
 
 
 def open_gutenberg(config: DataConfig, split: str) -> Sequence[Corpus]:
-    """Opens a split with one document per book; training excludes `HELD_OUT_BOOKS`.
-
-    Raises:
-      UserError: a held-out book or all others are missing, or a book cannot be used.
-    """
+    """Opens a split with one document per book; training excludes `HELD_OUT_BOOKS`."""
     held_out = {
         name: GUTENBERG.path(f"{book}.txt", config.dir) for name, book in HELD_OUT_BOOKS.items()
     }
@@ -114,11 +106,7 @@ _ALPACA_HELD_OUT = {"valid": 0, "test": 1}
 
 
 def open_alpaca(config: DataConfig, split: str) -> Sequence[Corpus]:
-    """Opens a split as one corpus. Of every 50 instructions one is for validation, one for testing.
-
-    Raises:
-      UserError: the file is missing or cannot be used.
-    """
+    """Opens a split as one corpus. Of every 50 examples one is for validation, one for testing."""
     lines = ALPACA.find("alpaca_data.jsonl", config.dir)
     path = lines or ALPACA.path("alpaca_data.json", config.dir)
     conversations = read_conversations(path, "train")

@@ -92,9 +92,8 @@ class TensorMapping:
       names: of the tensor. A file has one or more of them, with equal content if there are several
         (tied matrices). The first is written.
       transposed: True if a linear map's matrix is stored as [outputs, inputs], as in PyTorch.
-      part: (i, n): the array is the i-th of n parts of the tensor: equal parts of its last axis,
-        unless there are `sizes`.
-      sizes: length of each part along the tensor's first axis, the outputs of linear maps.
+      part: index of the array among the parts of the tensor.
+      sizes: length of each part along the tensor's axis of outputs; none if it has one part.
       heads: number of heads; among these outputs, each has all its parts in turn.
       offset: the array is the tensor plus this: scales of norms may be stored as their distance
         from 1.
@@ -104,7 +103,7 @@ class TensorMapping:
     path: str
     names: tuple[str, ...]
     transposed: bool = True
-    part: tuple[int, int] = (0, 1)
+    part: int = 0
     sizes: tuple[int, ...] = ()
     heads: int = 1
     offset: float = 0.0
@@ -112,19 +111,15 @@ class TensorMapping:
 
     def tensor_shape(self, shape: Sequence[int]) -> tuple[int, ...]:
         """Shape of the whole tensor, given the shape of our array."""
-        stored = self._stored_shape(self._flat_shape(shape))
+        stored = list(self._stored_shape(self._flat_shape(shape)))
         if self.sizes:
-            return (self.heads * sum(self.sizes), *stored[1:])
-        *rest, last = stored
-        return (*(1,) * self.leading_axes, *rest, last * self.part[1])
+            stored[0 if self.transposed else -1] = self.heads * sum(self.sizes)
+        return (*(1,) * self.leading_axes, *stored)
 
     def to_array(self, tensor: np.ndarray, shape: Sequence[int]) -> np.ndarray:
         """Our array, of the given shape, from the tensor; a view if possible."""
-        if self.sizes:
-            by_head = tensor.reshape(self.heads, -1, *tensor.shape[1:])
-            part = np.split(by_head, np.cumsum(self.sizes)[:-1], axis=1)[self.part[0]]
-        else:
-            part = np.split(tensor, self.part[1], axis=-1)[self.part[0]]
+        by_head = tensor.reshape(self.heads, -1, *tensor.shape[1:])
+        part = np.split(by_head, np.cumsum(self.sizes[:-1]), self._outputs_of_head)[self.part]
         flat = part.reshape(self._stored_shape(self._flat_shape(shape)))
         flat = flat + np.float32(self.offset) if self.offset else flat
         return (flat.T if self._is_transposed else flat).reshape(shape)
@@ -138,10 +133,14 @@ class TensorMapping:
 
     def join(self, parts: Sequence[np.ndarray]) -> np.ndarray:
         """The whole tensor from its parts, as `to_tensor` returns them, in their order."""
-        if not self.sizes:
-            return np.concatenate(parts, axis=-1)
         by_head = [part.reshape(self.heads, -1, *part.shape[1:]) for part in parts]
-        return np.concatenate(by_head, axis=1).reshape(-1, *parts[0].shape[1:])
+        joined = np.concatenate(by_head, self._outputs_of_head)
+        return joined.reshape(-1, *joined.shape[2:])
+
+    @property
+    def _outputs_of_head(self) -> int:
+        """Axis of the outputs in a tensor [heads, ...]."""
+        return 1 if self.transposed else -1
 
     @property
     def _is_transposed(self) -> bool:
@@ -193,14 +192,13 @@ def attention_modules(path: str, prefix: str, names: Sequence[str]) -> dict[str,
 
 
 def map_joined(
-    paths: Sequence[str], sizes: Sequence[int], name: str, heads: int = 1
+    paths: Sequence[str], sizes: Sequence[int], name: str, heads: int = 1, transposed: bool = True
 ) -> Iterator[TensorMapping]:
-    """Kernels of linear maps of the same input whose outputs, of these sizes, share a tensor, head
-    by head."""
-    for i, path in enumerate(paths):
-        tensor = (f"{name}.weight",)
-        part = (i, len(paths))
-        yield TensorMapping(f"{path}/kernel", tensor, part=part, sizes=tuple(sizes), heads=heads)
+    """Linear maps of the same input whose outputs, of these sizes, share a tensor, head by head."""
+    for part, path in enumerate(paths):
+        for ours, theirs in {"kernel": "weight", "bias": "bias"}.items():
+            tensor = (f"{name}.{theirs}",)
+            yield TensorMapping(f"{path}/{ours}", tensor, transposed, part, tuple(sizes), heads)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -227,9 +225,10 @@ class Family:
       architecture: an entry of `models.MODELS`.
       tasks: class of transformers ("architectures" in config.json) -> our task.
       fields: key of config.json -> field of the section `model` with the same meaning.
-      fixed_fields: fields that have the same value in all models of the family.
-      mappings: model -> mappings of its arrays to tensors. Mappings of arrays that the model does
-        not have are ignored.
+      fixed_fields: fields that have the same value in all models of the family, unless one of
+        `fields` or `to_options` sets them.
+      mappings: model -> mappings of its arrays to tensors; of several for one array, the last
+        holds. Mappings of arrays that the model does not have are ignored.
       to_options: keys -> fields that follow from several keys, or from one with another meaning.
       to_keys: model -> keys; the inverse of `to_options`.
       defaults: values of keys that a config.json leaves out: those of the class of transformers,
@@ -268,16 +267,17 @@ class Family:
         if class_name not in self.heads:
             return self
         head = self.heads[class_name]
-        of_head = {mapping.path: mapping for mapping in map_modules("", head.prefix, head.modules)}
 
         def mappings(model: TransformerConfig) -> Iterator[TensorMapping]:
-            yield from of_head.values()
-            for mapping in self.mappings(model):
-                if mapping.path not in of_head:
-                    yield mapping
+            yield from self.mappings(model)
+            yield from map_modules("", head.prefix, head.modules)
 
         fixed = {**self.fixed_fields, **head.fixed_fields}
         return dataclasses.replace(self, fixed_fields=fixed, mappings=mappings, heads={})
+
+    def mappings_by_path(self, model: TransformerConfig) -> dict[str, TensorMapping]:
+        """Path of an array -> its mapping."""
+        return {mapping.path: mapping for mapping in self.mappings(model)}
 
     def options(self, keys: Keys) -> dict[str, Any]:
         """Fields of the section `model` for a config.json.
@@ -292,16 +292,16 @@ class Family:
         file = keys if isinstance(keys, ReadKeys) else ReadKeys(keys)
         keys = file.with_defaults(self.defaults)
         for key, value in {**REQUIRED, **self.required}.items():
-            if keys.get(key) not in (None, value):
-                raise UserError(f"config.json: {key} is {keys[key]!r}; only {value!r} is supported")
-        missing = [key for key in self.fields if key not in keys]
-        if missing:
-            raise UserError(f"config.json has no {missing[0]}, which {self.model_type} needs")
+            require_value(keys, key, value)
         options = {"architecture": self.architecture, **self.fixed_fields}
-        options |= {field: read_option(keys, key, field) for key, field in self.fields.items()}
         try:
+            options |= {field: read_option(keys, key, field) for key, field in self.fields.items()}
             return options | dict(self.to_options(keys))
-        except (ArithmeticError, AttributeError, KeyError, TypeError, ValueError) as error:
+        except KeyError as error:
+            raise UserError(
+                f"config.json has no {error.args[0]}, which {self.model_type} needs"
+            ) from error
+        except (ArithmeticError, AttributeError, TypeError, ValueError) as error:
             raise UserError(f"config.json is no {self.model_type}'s: {reason_of(error)}") from error
 
     def keys(self, model: TransformerConfig) -> dict[str, Any]:
@@ -310,6 +310,12 @@ class Family:
             key: key_value(field, option_value(model, field)) for key, field in self.fields.items()
         }
         return {"model_type": self.model_type, **keys, **self.required, **self.to_keys(model)}
+
+
+def require_value(keys: Keys, key: str, supported: Any) -> None:
+    """Raises UserError if a key has another value than the only one that is supported."""
+    if keys.get(key) not in (None, supported):
+        raise UserError(f"config.json: {key} is {keys[key]!r}; only {supported!r} is supported")
 
 
 def option_value(model: TransformerConfig, name: str) -> Any:
@@ -346,14 +352,3 @@ def key_value(field: str, option: Any) -> Any:
         if option == ours:
             return theirs
     return option
-
-
-def shared_value(keys: Keys, *names: str) -> Any:
-    """Value that several keys have in common. Raises UserError if their values differ."""
-    values = [keys[name] for name in names if name in keys]
-    if not values:
-        raise UserError(f"config.json has no {names[0]}")
-    if any(value != values[0] for value in values):
-        listed = " and ".join(f"{name} {keys[name]!r}" for name in names if name in keys)
-        raise UserError(f"config.json: {listed} differ; models here have the same value for both")
-    return values[0]

@@ -19,8 +19,14 @@ from transformer_jax.interop.families.base import (
     map_joined,
     map_layers,
     map_modules,
+    require_value,
 )
-from transformer_jax.interop.families.decoders import LAYER_TYPES, window_options
+from transformer_jax.interop.families.decoders import (
+    LAYER_TYPES,
+    layer_types,
+    unscaled_theta,
+    window_options,
+)
 from transformer_jax.nn.config import TransformerConfig
 
 _FIXED = {
@@ -51,7 +57,6 @@ _DEFAULTS = {
     "type_vocab_size": 2,
     "max_position_embeddings": 512,
 }
-_ROBERTA_DEFAULTS = _DEFAULTS | {"pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2}
 _POOLER = tuple(
     f"pooler_{name}"
     for name in ("fc_size", "num_attention_heads", "num_fc_layers", "size_per_head", "type")
@@ -179,15 +184,13 @@ BERT = _family(
     mappings=_bert_mappings,
     ignored_tensors=r"bert\.embeddings\.position_ids|cls\.seq_relationship\..*|bert\.pooler\..*",
 )
-_REQUIRED_ROBERTA = _REQUIRED | {"hidden_act": "gelu"}
-"""RoBERTa's head always uses the exact GELU. Here the head and the layers have the same
-activation."""
 
 
 def _roberta_family(model_type: str, name: str, prefix: str, **others: Any) -> Family:
     options: dict[str, Any] = {
-        "defaults": _ROBERTA_DEFAULTS,
-        "required": _REQUIRED_ROBERTA,
+        "defaults": _DEFAULTS | {"pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2},
+        # The head always uses the exact GELU; here it has the activation of the layers.
+        "required": _REQUIRED | {"hidden_act": "gelu"},
         "to_options": _to_options_roberta,
         "to_keys": _to_keys_roberta,
         "mappings": _roberta_mappings,
@@ -257,41 +260,25 @@ def _to_options_modernbert(keys: Keys) -> Options:
     kinds = [LAYER_TYPES[i % every == 0] for i in layers]
     reach, odd = divmod(keys["local_attention"], 2)  # tokens on either side
     if odd:
-        raise UserError(
-            f"config.json: local_attention is {keys['local_attention']}; it must be even"
-        )
+        raise UserError("config.json: local_attention is odd; it must be even")
     options = {**window_options(keys, kinds, reach + 1)}
-    bases = {"sliding_attention": keys["local_rope_theta"]}
-    bases["full_attention"] = keys["global_rope_theta"]
-    for kind, parameters in (keys.get("rope_parameters") or {}).items():
-        if parameters.get("rope_type", "default") != "default":
-            raise UserError(
-                f"config.json: rope_type of {kind} is {parameters['rope_type']!r}; only 'default' "
-                "is supported"
-            )
-        bases[kind] = parameters.get("rope_theta", bases[kind])
-    if keys["classifier_activation"] != keys["hidden_activation"]:
-        raise UserError(
-            f"config.json: classifier_activation is {keys['classifier_activation']!r}; models here "
-            f"have that of the layers ({keys['hidden_activation']!r})"
-        )
-    has_windows = options.get("attention_window") is not None
-    if has_windows:
-        options["rope_theta_window"] = float(bases["sliding_attention"])
+    local_theta = unscaled_theta(keys, "sliding_attention", keys["local_rope_theta"])
+    if options:
+        options["rope_theta_window"] = local_theta
+    require_value(keys, "classifier_activation", keys["hidden_activation"])
     return {
         **options,
-        "rope_theta": float(bases["full_attention"]),
+        "rope_theta": unscaled_theta(keys, "full_attention", keys["global_rope_theta"]),
         "embedding_dropout_rate": keys["embedding_dropout"],
         "norm": "layer" if keys["norm_bias"] else "layer_unbiased",
     }
 
 
 def _to_keys_modernbert(model: TransformerConfig) -> Keys:
-    windows = [model.of_layer(i).attention_window for i in range(model.num_layers)]
     local = model.rope_theta_window or model.rope_theta
     thetas = {"sliding_attention": local, "full_attention": model.rope_theta}
     return {
-        "layer_types": [LAYER_TYPES[window is None] for window in windows],
+        "layer_types": layer_types(model),
         "local_attention": 2 * ((model.attention_window or 1) - 1),
         "rope_parameters": {
             kind: {"rope_type": "default", "rope_theta": theta} for kind, theta in thetas.items()

@@ -18,6 +18,7 @@ from transformer_jax.interop.families.base import (
     map_joined,
     map_layers,
     map_modules,
+    require_value,
 )
 from transformer_jax.nn.config import TransformerConfig
 from transformer_jax.nn.experts import ExpertsOptions
@@ -71,7 +72,6 @@ _DEFAULTS = {
     "hidden_act": "silu",
     "tie_word_embeddings": False,
 }
-_ROPE_THETA = 10_000.0
 _LLAMA_IDS = {"bos_token_id": 1, "eos_token_id": 2}
 
 _ROPE_FIELDS: Mapping[str, Mapping[str, str]] = {
@@ -124,21 +124,15 @@ def window_options(keys: Keys, default_kinds: Sequence[str], window: int | None)
             f"config.json: layer_types must name one of {' and '.join(LAYER_TYPES)} for each of "
             f"{layers} layers"
         )
-    full = {i for i, kind in enumerate(kinds) if kind == "full_attention"}
-    if len(full) == layers:
+    items = [{"attention_window": None} if kind == "full_attention" else {} for kind in kinds]
+    if all(items):
         return {}
-    if not full:
+    if not any(items):
         return {"attention_window": window}
-    return {"attention_window": window, "layers": _full_attention_in(full, layers)}
-
-
-def _full_attention_in(full: Collection[int], layers: int) -> str:
-    """The shortest pattern of layers of which those in `full` have no window."""
-    items = [{"attention_window": None} if i in full else {} for i in range(layers)]
     period = next(
         n for n in range(1, layers + 1) if all(items[i] == items[i % n] for i in range(layers))
     )
-    return str(pattern_text(items[:period]))
+    return {"attention_window": window, "layers": pattern_text(items[:period])}
 
 
 def _to_keys(model: TransformerConfig) -> dict[str, Any]:
@@ -154,10 +148,15 @@ def _to_keys_with_window(model: TransformerConfig) -> Keys:
 
 
 def _to_keys_with_layer_types(model: TransformerConfig) -> Keys:
-    windows = [model.of_layer(i).attention_window for i in range(model.num_layers)]
-    kinds = [LAYER_TYPES[window is None] for window in windows]
-    uses = {"use_sliding_window": any(windows), "max_window_layers": 0}
+    kinds = layer_types(model)
+    uses = {"use_sliding_window": "sliding_attention" in kinds, "max_window_layers": 0}
     return {**_to_keys_with_window(model), **uses, "layer_types": kinds}
+
+
+def layer_types(model: TransformerConfig) -> list[str]:
+    """Kind of each layer, one of `LAYER_TYPES`."""
+    windows = [model.of_layer(i).attention_window for i in range(model.num_layers)]
+    return [LAYER_TYPES[window is None] for window in windows]
 
 
 def _to_options_gemma2(keys: Keys) -> Options:
@@ -177,38 +176,43 @@ def _gemma_options(keys: Keys, every: int) -> Options:
 
 def _to_keys_gemma2(model: TransformerConfig) -> Keys:
     scale = model.attention_scale or model.d_k**-0.5
-    return {**_to_keys_with_layer_types(model), "query_pre_attn_scalar": _round_if_close(scale**-2)}
+    # Rounded, as the square root of a key and its square do not give the same last digits.
+    scalar = round(scale**-2, 6)
+    key = int(scalar) if scalar.is_integer() else scalar
+    return {**_to_keys_with_layer_types(model), "query_pre_attn_scalar": key}
 
 
 def _to_options_gemma3(keys: Keys) -> Options:
-    """The layers with a window have rotary positions of their own, without scaling.
+    """The layers with a window have rotary positions of their own, without scaling."""
+    full = _rope_of_kind(keys, "full_attention") or keys.get("rope_scaling") or {}
+    positions = {"max_position_embeddings": keys["max_position_embeddings"]}
+    rope = {"rope_theta": keys["rope_theta"], **full}
+    options = {
+        **_gemma_options(keys, keys["sliding_window_pattern"]),
+        **_rope_options(positions | {"rope_parameters": rope}),
+    }
+    local_theta = unscaled_theta(keys, "sliding_attention", keys["rope_local_base_freq"])
+    if "attention_window" in options:
+        options["rope_theta_window"] = local_theta
+    return options
 
-    Raises:
-      UserError: `rope_parameters` has no objects for both kinds, or that of the windows a scaling.
-    """
+
+def unscaled_theta(keys: Keys, kind: str, default: float) -> float:
+    """Base of the rotary positions of one kind of layers. Raises UserError if they are scaled."""
+    rope = _rope_of_kind(keys, kind)
+    require_value(rope, "rope_type", "default")
+    return float(rope.get("rope_theta", default))
+
+
+def _rope_of_kind(keys: Keys, kind: str) -> Keys:
+    """Parameters of the rotary positions of one kind of layers; empty if the file has none."""
     parameters = keys.get("rope_parameters") or {}
     if parameters and not parameters.keys() & {*LAYER_TYPES}:
         raise UserError(
             f"config.json: rope_parameters is {short_repr(parameters)}; this family has one object "
             f"for each of {' and '.join(LAYER_TYPES)}"
         )
-    theta = {"rope_theta": keys["rope_theta"]}
-    full = theta | (parameters.get("full_attention") or keys.get("rope_scaling") or {})
-    local_theta = {"rope_theta": keys["rope_local_base_freq"]}
-    local = local_theta | (parameters.get("sliding_attention") or {})
-    if local.get("rope_type", "default") != "default":
-        raise UserError(
-            f"config.json: rope_type of sliding_attention is {local['rope_type']!r}; only "
-            "'default' is supported"
-        )
-    positions = {"max_position_embeddings": keys["max_position_embeddings"]}
-    options = {
-        **_gemma_options(keys, keys["sliding_window_pattern"]),
-        **_rope_options({**positions, "rope_parameters": full}),
-    }
-    if "attention_window" in options:
-        options["rope_theta_window"] = float(local["rope_theta"])
-    return options
+    return parameters.get(kind) or {}
 
 
 def _to_keys_gemma3(model: TransformerConfig) -> Keys:
@@ -225,27 +229,14 @@ def _mappings_gemma3(model: TransformerConfig) -> Iterator[TensorMapping]:
         yield dataclasses.replace(mapping, offset=1.0) if is_of_heads else mapping
 
 
-def _round_if_close(number: float) -> float:
-    """The nearest integer if the difference is within rounding, else the number itself."""
-    return round(number) if abs(number - round(number)) < 1e-6 * abs(number) else number
-
-
 def _rope_options(keys: Keys) -> Options:
     kind, rope = read_rope(keys, _ROPE_FIELDS)
-    fields = _ROPE_FIELDS[kind]
-    missing = [key for key in fields if key not in rope]
-    if missing:
-        raise UserError(f"config.json has no {missing[0]}, which rope_type {kind!r} needs")
-    fraction = rope.get("partial_rotary_factor", 1.0)
-    if kind != "default" and fraction != 1:  # "default" ignores it, as in transformers
-        raise UserError(
-            f"config.json: partial_rotary_factor is {fraction!r}; rope_type {kind!r} of these "
-            "models supports only 1.0"
-        )
+    if kind != "default":  # which ignores it, as in transformers
+        require_value(rope, "partial_rotary_factor", 1.0)
     return {
         "rope_theta": float(rope["rope_theta"]),
         "rope_scaling": "none" if kind == "default" else kind,
-        **{field: rope[key] for key, field in fields.items()},
+        **{field: rope[key] for key, field in _ROPE_FIELDS[kind].items()},
     }
 
 
@@ -266,7 +257,7 @@ def read_rope(keys: Keys, supported: Mapping[str, Collection[str]]) -> tuple[str
     parameters = scaling or keys.get("rope_parameters") or {}
     original = keys.get("original_max_position_embeddings") or keys["max_position_embeddings"]
     rope = {
-        "rope_theta": _ROPE_THETA,
+        "rope_theta": 10_000.0,
         "original_max_position_embeddings": original,
         **separate,
         **parameters,
@@ -315,6 +306,7 @@ def map_frame(model: TransformerConfig) -> Iterator[TensorMapping]:
 
 def _mappings_phi3(model: TransformerConfig) -> Iterator[TensorMapping]:
     """Phi-3 stores queries, keys and values in one tensor, and the two inner projections, too."""
+    yield from _mappings(model)
     query_size = model.num_heads * model.d_k
     key_size = model.key_value_heads * model.d_k
     for i in range(model.num_layers):
@@ -325,8 +317,6 @@ def _mappings_phi3(model: TransformerConfig) -> Iterator[TensorMapping]:
         yield from map_joined(attention, sizes, f"{prefix}.self_attn.qkv_proj")
         inner = [f"{path}/feed_forward/{name}" for name in ("gate", "inner")]
         yield from map_joined(inner, (model.d_ff, model.d_ff), f"{prefix}.mlp.gate_up_proj")
-    joined = ("query/kernel", "key/kernel", "value/kernel", "gate/kernel", "inner/kernel")
-    yield from (mapping for mapping in _mappings(model) if not mapping.path.endswith(joined))
 
 
 def _to_options_qwen3_moe(keys: Keys) -> Options:
@@ -344,7 +334,7 @@ def _mappings_of_experts(
     mlp: str, names: Mapping[str, str], model: TransformerConfig
 ) -> Iterator[TensorMapping]:
     """Mappings of experts, in the module `mlp` of a layer; `names` are our matrices -> tensors."""
-    yield from (mapping for mapping in _mappings(model) if "/feed_forward/" not in mapping.path)
+    yield from _mappings(model)
     for i in range(model.num_layers):
         path = f"decoder/layer_{i}/feed_forward"
         prefix = f"model.layers.{i}.{mlp}"
@@ -401,11 +391,6 @@ LLAMA = _family(
     "llama",
     "Llama",
     fields=_FIELDS | {"attention_bias": "attention_bias", "mlp_bias": "feed_forward_bias"},
-    fixed_fields={
-        name: value
-        for name, value in _FIXED.items()
-        if name not in ("attention_bias", "feed_forward_bias")
-    },
     defaults=_DEFAULTS
     | {"max_position_embeddings": 2048, "attention_bias": False, "mlp_bias": False}
     | _LLAMA_IDS,
@@ -523,7 +508,6 @@ PHI3 = _family(
     "phi3",
     "Phi3",
     fields=_FIELDS | {"resid_pdrop": "dropout_rate"},
-    fixed_fields={name: value for name, value in _FIXED.items() if name != "dropout_rate"},
     mappings=_mappings_phi3,
     to_options=_to_options_phi3,
     to_keys=_to_keys_phi3,
@@ -589,19 +573,12 @@ def _mappings_gpt2(model: TransformerConfig) -> Iterator[TensorMapping]:
     for i in range(model.num_layers):
         path = f"decoder/layer_{i}"
         prefix = f"transformer.h.{i}"
-        for part, name in enumerate(("query", "key", "value")):
-            attention = f"{path}/self_attention/{name}"
-            yield from _map_gpt2_linear(attention, f"{prefix}.attn.c_attn", (part, 3))
+        attention = [f"{path}/self_attention/{name}" for name in ("query", "key", "value")]
+        sizes = 3 * [model.d_model]
+        # Matrices are stored as [inputs, outputs].
+        yield from map_joined(attention, sizes, f"{prefix}.attn.c_attn", transposed=False)
         for ours, name in _GPT2_MATRICES.items():
-            yield from _map_gpt2_linear(f"{path}/{ours}", f"{prefix}.{name}")
-
-
-def _map_gpt2_linear(
-    path: str, prefix: str, part: tuple[int, int] = (0, 1)
-) -> Iterator[TensorMapping]:
-    """Linear map stored as [inputs, outputs]."""
-    yield TensorMapping(f"{path}/kernel", (f"{prefix}.weight",), transposed=False, part=part)
-    yield TensorMapping(f"{path}/bias", (f"{prefix}.bias",), part=part)
+            yield from map_joined([f"{path}/{ours}"], (), f"{prefix}.{name}", transposed=False)
 
 
 GPT2 = Family(

@@ -5,7 +5,6 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
-from transformer_jax.errors import UserError
 from transformer_jax.interop.families.base import (
     Family,
     Keys,
@@ -13,6 +12,7 @@ from transformer_jax.interop.families.base import (
     TensorMapping,
     map_joined,
     map_layers,
+    require_value,
 )
 from transformer_jax.interop.families.decoders import (
     MATRICES,
@@ -97,9 +97,7 @@ def _rope_options(keys: Keys) -> Options:
       UserError: the scaling is not supported.
     """
     kind, rope = read_rope(keys, {"default": (), "yarn": _YARN})
-    fraction = rope.get("partial_rotary_factor", 1.0)
-    if fraction != 1:
-        raise UserError(f"config.json: partial_rotary_factor is {fraction!r}; supported is 1.0")
+    require_value(rope, "partial_rotary_factor", 1.0)
     theta = {"rope_theta": float(rope["rope_theta"])}
     if kind == "default":
         return {**theta, "rope_scaling": "none"}

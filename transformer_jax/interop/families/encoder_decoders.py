@@ -22,7 +22,6 @@ from transformer_jax.interop.families.base import (
     map_layers,
     map_modules,
     read_option,
-    shared_value,
 )
 from transformer_jax.interop.families.decoders import GEMMA2
 from transformer_jax.interop.families.decoders import LAYER as GEMMA_LAYER
@@ -78,10 +77,21 @@ _POSITION_OFFSET = 2  # two unused rows; fairseq counted positions from pad_toke
 
 def _to_options(keys: Keys) -> dict[str, Any]:
     return {
-        "num_heads": shared_value(keys, "encoder_attention_heads", "decoder_attention_heads"),
-        "d_ff": shared_value(keys, "encoder_ffn_dim", "decoder_ffn_dim"),
+        "num_heads": _value_of_both(keys, "attention_heads"),
+        "d_ff": _value_of_both(keys, "ffn_dim"),
         "tie_embeddings": "all",
     }
+
+
+def _value_of_both(keys: Keys, name: str) -> Any:
+    """Value of a key of both stacks. Raises UserError if they differ."""
+    encoder, decoder = (keys[f"{side}_{name}"] for side in _SIDES)
+    if encoder != decoder:
+        raise UserError(
+            f"config.json: encoder_{name} {encoder!r} and decoder_{name} {decoder!r} differ; "
+            "models here have the same value for both"
+        )
+    return encoder
 
 
 def _to_keys(model: TransformerConfig) -> dict[str, Any]:
@@ -330,9 +340,6 @@ def _to_options_t5gemma(keys: Keys) -> Options:
     Raises:
       UserError: the stacks differ in more than their number of layers.
     """
-    missing = [side for side in _SIDES if not keys.get(side)]
-    if missing:
-        raise UserError(f"config.json has no {missing[0]}, which t5gemma needs")
     encoder, decoder = (GEMMA2.options(keys[side]) for side in _SIDES)
     depths = {
         "num_encoder_layers": encoder.pop("num_layers"),

@@ -11,6 +11,7 @@ import dataclasses
 import functools
 import json
 import logging
+import math
 import shlex
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -21,7 +22,6 @@ from transformer_jax.errors import UserError
 from transformer_jax.lab.evidence import fingerprints
 from transformer_jax.lab.evidence.comparison import provenance_of, run_digests
 from transformer_jax.lab.evidence.verdicts import (
-    PLACES,
     STATISTIC,
     digest_of,
     read_verdict,
@@ -30,6 +30,7 @@ from transformer_jax.lab.evidence.verdicts import (
 )
 from transformer_jax.lab.report import Report, json_number
 from transformer_jax.lab.sweeps.definition import Sweep, load_definition
+from transformer_jax.lab.sweeps.results import PLACES
 from transformer_jax.lab.sweeps.shared_folder import folder_name
 from transformer_jax.lab.sweeps.sweep import run_sweep
 from transformer_jax.runs import provenance
@@ -443,9 +444,14 @@ def _values(
         if not isinstance(measures, Mapping):
             measures = {row.name: measures}
         workdirs = _seed_workdirs(folder, row.name, seeds.stop)[seeds.start :]
-        runs = [load(workdir, modules=modules) for workdir in workdirs]
-        for name, measure in measures.items():
-            values[name] = [float(measure(run)) for run in runs]
+        losses = row.metrics["loss"][seeds.start :]
+        values |= {name: [] for name in measures}
+        for workdir, loss in zip(workdirs, losses, strict=True):
+            # The checkpoint of a seed that diverged is from before that: no measure of the seed.
+            has_diverged = loss is not None and not math.isfinite(loss)
+            run = None if has_diverged else load(workdir, modules=modules)
+            for name, measure in measures.items():
+                values[name].append(math.nan if run is None else float(measure(run)))
     trained = sum(row.seconds for row in rows) * len(seeds) / seeds.stop
     return values, trained + time.perf_counter() - start
 

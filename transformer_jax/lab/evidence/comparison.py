@@ -19,7 +19,7 @@ from transformer_jax.checkpoints.step_folder import PARAMS, PROVENANCE, step_fol
 from transformer_jax.checkpoints.store import open_snapshot
 from transformer_jax.errors import UserError
 from transformer_jax.lab.analysis.pages import asset, page
-from transformer_jax.lab.evidence.verdicts import PLACES, digest_of
+from transformer_jax.lab.evidence.verdicts import digest_of
 from transformer_jax.lab.pictures import draw_curves
 from transformer_jax.lab.pictures.curves import Records
 from transformer_jax.lab.pictures.style import MARK, rendered
@@ -30,8 +30,14 @@ from transformer_jax.lab.report import (
     json_number,
     shown_mean,
     shown_name,
+    with_nan,
 )
-from transformer_jax.lab.sweeps.results import last_validation, other_validation
+from transformer_jax.lab.sweeps.results import (
+    PLACES,
+    differing,
+    last_validation,
+    require_same_validation,
+)
 from transformer_jax.runs.config import load_json, override
 from transformer_jax.runs.evaluate import selecting_metrics
 from transformer_jax.runs.load import load
@@ -102,11 +108,12 @@ def compare(
     first_seeds = {name: of_run[0] for name, of_run in seeds.items()}
     digests = {name: run_digests(of_run) for name, of_run in seeds.items()}
     configs = [load_json(folder / CONFIG).values for folder in first_seeds.values()]
-    differing = _differing(configs, _FREE) | _differing(list(digests.values()), _OF_ONE_RUN)
-    pairs = zip(configs, digests.values(), strict=True)
-    _require_same_validation(names, [{**config, **of_run} for config, of_run in pairs])
+    differences = differing(*configs, ignored=_FREE)
+    differences |= differing(*digests.values(), ignored=_OF_ONE_RUN)
+    made_by = {name: {**configs[i], **digests[name]} for i, name in enumerate(names)}
+    require_same_validation("compare", made_by)
     records = {name: [read_metrics(seed) for seed in of_run] for name, of_run in seeds.items()}
-    same_tokens = not any(field.startswith("tokenizer of ") for field in differing)
+    same_tokens = not any(field.startswith("tokenizer of ") for field in differences)
     values = _common_metrics(records, metrics, same_tokens)
     numbers = {
         name: [load_json(seed / CONFIG).seed for seed in of_run] for name, of_run in seeds.items()
@@ -116,7 +123,7 @@ def compare(
         test for metric in values for test in compare_seeds(metric, values[metric], paired)
     ]
     predictions, notes_on_outputs = _comparable_predictions(first_seeds, split, records)
-    notes = [*_notes(seeds, same_tokens), *notes_on_outputs]
+    notes = [*_notes(records, same_tokens), *notes_on_outputs]
     outputs = {name: of_run.records for name, of_run in predictions.items()}
     for name, of_run in outputs.items():
         digests[name]["outputs"] = digest_of(of_run)
@@ -125,7 +132,7 @@ def compare(
         over_examples += compare_losses(first_seeds, split, same_tokens, modules, overrides).items()
     record = {
         "runs": names,
-        "differing": differing,
+        "differing": differences,
         "values": values,
         "over_seeds": list(map(_test_json, over_seeds)),
         "over_examples": [
@@ -142,17 +149,26 @@ def compare(
         values=values,
         tests=over_seeds,
         statements={},
-        tables=_tables(names, differing, values, over_seeds, over_examples),
+        tables=_tables(names, differences, values, over_seeds, over_examples),
         record=record,
         notes=notes,
         draw=lambda: draw_curves(records, selecting_metrics(first_seeds.values())),
     )
 
 
-def _notes(seeds: Mapping[str, Sequence[Path]], same_tokens: bool) -> list[str]:
-    """Sentences on what is not tested over seeds, and why."""
+def _notes(records: Mapping[str, Sequence[Records]], same_tokens: bool) -> list[str]:
+    """Sentences on what is not tested over seeds, or not alike, and why."""
     notes = []
-    single = [name for name, of_run in seeds.items() if len(of_run) < 2]
+    steps = {
+        name: {last_validation(seed)["step"] for seed in of_run} for name, of_run in records.items()
+    }
+    if len(set.union(*steps.values())) > 1:
+        of_runs = "; ".join(f"{name}: {sorted(of_run)}" for name, of_run in steps.items())
+        notes.append(
+            "The last validations are of different steps, as those of seeds that diverged or were "
+            f"stopped are ({of_runs})."
+        )
+    single = [name for name, of_run in records.items() if len(of_run) < 2]
     if single:
         notes.append(
             f"No test over seeds, because these have only one seed: {', '.join(single)}. Train "
@@ -188,7 +204,7 @@ def comparison_page(report: Report) -> str:
 
 def _tables(
     names: Sequence[str],
-    differing: Mapping[str, Sequence[Any]],
+    differences: Mapping[str, Sequence[Any]],
     values: Mapping[str, Mapping[str, Sequence[float]]],
     over_seeds: Sequence[SeedTest],
     over_examples: Sequence[tuple[str, PairedScores]],
@@ -198,7 +214,7 @@ def _tables(
     tables: dict[str, list[list[str]]] = {
         "What differs": [
             [name, *(shown_name(str(value)) for value in of_runs)]
-            for name, of_runs in differing.items()
+            for name, of_runs in differences.items()
         ],
         f"Validation over seeds ({MARK} differs from {names[0]})": [
             [
@@ -230,8 +246,10 @@ def _tables(
 
 
 def _test_json(test: SeedTest) -> dict[str, Any]:
-    difference = dataclasses.asdict(test.difference)
-    difference["effect"] = json_number(test.difference.effect)
+    difference = {
+        name: json_number(value) if isinstance(value, float) else value
+        for name, value in dataclasses.asdict(test.difference).items()
+    }
     return {**test._asdict(), "difference": difference, "differs": test.differs}
 
 
@@ -269,34 +287,10 @@ def run_digests(workdirs: Sequence[Path]) -> dict[str, str]:
     }
 
 
-def _differing(
-    of_runs: Sequence[Mapping[str, Any]], ignored: Sequence[str]
-) -> dict[str, tuple[Any, ...]]:
-    """Names whose values differ among runs, with the value of each; None where a run has none."""
-    differing = {}
-    for name in dict.fromkeys(name for values in of_runs for name in values):
-        values = tuple(of_run.get(name) for of_run in of_runs)
-        if name not in ignored and any(value != values[0] for value in values):
-            differing[name] = values
-    return differing
-
-
-def _require_same_validation(names: Sequence[str], of_runs: Sequence[Mapping[str, Any]]) -> None:
-    """Raises UserError if runs with these fields and digests were validated on other examples."""
-    first, *others = of_runs
-    for name, other in zip(names[1:], others, strict=True):
-        field = other_validation(first, other)
-        if field:
-            raise UserError(
-                f"compare: {names[0]} and {name} were not scored on the same examples: {field} is "
-                f"{first.get(field)!r} and {other.get(field)!r}"
-            )
-
-
 def _common_metrics(
     records: Mapping[str, Sequence[Records]], wanted: Sequence[str], same_tokens: bool
 ) -> dict[str, dict[str, list[float]]]:
-    """Metric -> run -> last validation value of each seed.
+    """Metric -> run -> last validation value of each seed, NaN if it was not finite.
 
     Raises:
       UserError: a run has no validation record, or a wanted metric is missing or per token while
@@ -307,11 +301,12 @@ def _common_metrics(
         if not all(validations):
             raise UserError(f"compare: {run} has no validation record yet")
     validations = [record for of_run in last.values() for record in of_run]
-    common = [
-        name
-        for name in validations[0]
-        if name not in _NO_METRICS and all(is_number(record.get(name)) for record in validations)
-    ]
+    common = []
+    for name in validations[0]:
+        values = [record.get(name, "") for record in validations]
+        numbers = [value for value in values if value is not None]  # null: it was not finite
+        if name not in _NO_METRICS and numbers and all(map(is_number, numbers)):
+            common.append(name)
     by_tokens = [] if same_tokens else [name for name in common if name in _BY_TOKENS]
     for name in wanted:
         if name not in common:
@@ -323,7 +318,7 @@ def _common_metrics(
                 "bits_per_byte or a score of the outputs"
             )
     return {
-        name: {run: [float(record[name]) for record in seeds] for run, seeds in last.items()}
+        name: {run: with_nan([record[name] for record in seeds]) for run, seeds in last.items()}
         for name in wanted or common
         if name not in by_tokens
     }
@@ -409,7 +404,8 @@ def _test_examples(
         return [], {}
     (base, first), *others = outputs.items()
     task = load_json(folders[base] / CONFIG).task
-    reference = _reference_key(first[0])
+    keys = [key for key in ("target", "label", "tags") if key in first[0]]
+    reference = keys[0] if keys else None
     tests: list[tuple[str, PairedScores]] = []
     disagreements = {}
     for name, second in others:
@@ -432,13 +428,6 @@ def _test_examples(
 
 def _example(record: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in record.items() if name not in ("output", "score")}
-
-
-def _reference_key(record: Mapping[str, Any]) -> str | None:
-    for key in ("target", "label", "tags"):
-        if key in record:
-            return key
-    return None
 
 
 def _score_of(task: Any, key: str, references: Sequence[str]) -> tuple[str, Any]:

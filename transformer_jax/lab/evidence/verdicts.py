@@ -7,20 +7,17 @@ its numbers are computed from (`fingerprints`). `claims.check_claim` computes th
 
 import hashlib
 import json
-import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from transformer_jax.errors import UserError
-from transformer_jax.lab.report import Report, shown_mean
+from transformer_jax.lab.report import Report, shown_mean, with_nan
+from transformer_jax.lab.sweeps.results import PLACES
 from transformer_jax.runs.config import chosen_fields
 from transformer_jax.runs.settings import Settings
 from transformer_jax.runs.shipped import shipped_files
 from transformer_jax.runtime.files import parse_json, read_regular
-
-PLACES = ("data.dir", "data.cache_dir", "data.num_workers")
-"""Config fields that say where data are read and how, not which."""
 
 STATISTIC = "statistic"
 """Name of a digest that every verdict with fingerprints has."""
@@ -62,10 +59,7 @@ def recorded_verdicts() -> list[Path]:
 def verdict_report(verdict: Mapping[str, Any]) -> Report:
     """The report of a verdict, whose JSON is the verdict."""
     metric = verdict["metric"]
-    values = {
-        name: [math.nan if value is None else value for value in side]
-        for name, side in verdict["values"].items()
-    }
+    values = {name: with_nan(side) for name, side in verdict["values"].items()}
     sides = [["", "mean", "seeds"]]
     for name, side in values.items():
         sides.append([name, shown_mean(side), ", ".join(f"{value:.4g}" for value in side)])

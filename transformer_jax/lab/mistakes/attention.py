@@ -8,16 +8,17 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+from scipy.special import softmax
 
 from transformer_jax.errors import UserError
 from transformer_jax.lab.mistakes import engine
-from transformer_jax.lab.mistakes.engine import Answer, Subject, Trial, arranged, laid_out
+from transformer_jax.lab.mistakes.engine import SECONDS, Answer, Subject, Trial, arranged, laid_out
 
 BATCH, HEADS, TIME, DEPTH = 2, 3, 5, 4  # distinct, so that a layout cannot pass for another
 TENSORS = ("query", "key", "value")
 WEIGHTS = ("wq", "wk", "wv", "wo")
 APART = ("bhtd", "bthd", "tbhd", "btd", "tbd", "tdb", "td")
-CAUSAL = {"": {}, ", causal": {"diagonal": 0}}
+CAUSAL = {"": {"diagonal": None}, ", causal": {"diagonal": 0}}
 MASKS = ("b1ts", "ts", "bts", "b11s", "bs", "bhts")
 MEANINGS: Mapping[str, Callable[[np.ndarray], np.ndarray]] = {
     "True: keep": lambda keep: keep,
@@ -28,21 +29,15 @@ MEANINGS: Mapping[str, Callable[[np.ndarray], np.ndarray]] = {
 }
 
 
-def softmax(scores: np.ndarray, axis: int = -1) -> np.ndarray:
-    """Softmax over an axis."""
-    weights = np.exp(scores - scores.max(axis, keepdims=True))
-    return weights / weights.sum(axis, keepdims=True)
-
-
 def split_heads(x: np.ndarray, heads: int, how: str) -> np.ndarray:
     """[B, T, H * D] as [B, H, T, D], by "transpose" (right) or by "reshape"."""
-    batch, time, width = x.shape
+    batch, time, _ = x.shape
     if how == "reshape":
-        return x.reshape(batch, heads, time, width // heads)
-    return x.reshape(batch, time, heads, width // heads).swapaxes(1, 2)
+        return x.reshape(batch, heads, time, -1)
+    return x.reshape(batch, time, heads, -1).swapaxes(1, 2)
 
 
-def attend(tensors: Any, keep: Any = None, diagonal: int | None = None, **wrong: Any) -> np.ndarray:
+def attend(tensors: Any, keep: Any = True, diagonal: int | None = None, **wrong: Any) -> np.ndarray:
     """Attention of q, k, v [B, H, T, D]. A query that sees no key gets NaN.
 
     Args:
@@ -51,22 +46,21 @@ def attend(tensors: Any, keep: Any = None, diagonal: int | None = None, **wrong:
       wrong: options of table.toml.
     """
     q, k, v = (tensors["qkv".index(letter)] for letter in wrong.get("share", "qkv"))
-    depth = q.shape[-1]
+    _, heads, time, depth = q.shape
     of_depth, of_heads = wrong.get("powers", (-0.5, 0.0))
-    scores = q @ k.swapaxes(-1, -2) * depth**of_depth * q.shape[1] ** of_heads
-    scores = scores * wrong.get("scale", 1.0)
-    is_masked = keep is not None or diagonal is not None
-    keep = np.ones((1, 1, 1, 1), bool) if keep is None else keep
+    scores = q @ k.swapaxes(-1, -2) * depth**of_depth * heads**of_heads * wrong.get("scale", 1.0)
+    is_masked = keep is not True or diagonal is not None
+    keep = np.broadcast_to(keep, scores.shape)
     if diagonal is not None:
-        keep = np.tri(scores.shape[-2], scores.shape[-1], diagonal, bool) & keep
+        keep = np.tri(time, k.shape[2], diagonal, bool) & keep
     if "cache" in wrong and is_masked:
         keep = np.arange(k.shape[2]) < keep.sum(-1, keepdims=True) + wrong["cache"]
     keep = keep.swapaxes(-1, -2) if "transposed" in wrong else keep
-    keep = np.broadcast_to(~keep if "inverted" in wrong and is_masked else keep, scores.shape)
+    keep = ~keep if "inverted" in wrong and is_masked else keep
     if "tiled" in wrong:
-        keep = np.tile(keep[:, 0], (scores.shape[1], 1, 1)).reshape(scores.shape)
+        keep = np.tile(keep[:, 0], (heads, 1, 1)).reshape(scores.shape)
     if "one_head" in wrong:
-        keep = keep | (np.arange(scores.shape[1])[:, None, None] > 0)
+        keep = keep | (np.arange(heads)[:, None, None] > 0)
     factor, added = wrong.get("hide", (1.0, -1e30))
     weights = np.where(keep, scores, scores * factor + added)
     axis = wrong.get("axis", -1)
@@ -103,7 +97,7 @@ def check_attention(
     mask: str | None = None,
     heads: int | None = None,
     params: Mapping[str, Any] | None = None,
-    seconds: float = engine.SECONDS,
+    seconds: float = SECONDS,
 ) -> Answer:
     """Finds the mistake in a function of attention, or a module of PyTorch.
 
@@ -121,13 +115,12 @@ def check_attention(
     roles = [*TENSORS, "mask", "x", "causal", "heads", *WEIGHTS, "index", "length"]
     subject = Subject("check_attention", fn, roles, seconds)
     rng = np.random.default_rng(0)
-    if subject.has("value") and (subject.has("index") or subject.has("length")):
+    if subject.has("value") and subject.has("index", "length"):
         q, k, v = rng.normal(size=(3, BATCH, HEADS, TIME + 2, DEPTH))
         arguments = {"query": q[:, :, :1], "key": k, "value": v, "index": 3, "length": 4}
-        keep = np.arange(TIME + 2)[None, None, None] < 4
-        layout = Trial(", cached", arguments, partial(attend, [q[:, :, :1], k, v], keep))
-        trials = subject.trials(laid_out("bhtd", APART, layout))
-        return engine.diagnose(subject, "attention", trials)
+        reference = partial(attend, [q[:, :, :1], k, v], np.arange(TIME + 2) < 4)
+        layouts = laid_out("bhtd", APART, Trial(", cached", arguments, reference))
+        return engine.diagnose(subject, "attention", subject.trials(layouts))
     layouts = _layouts(subject, rng, heads, fn if params is None else params)
     axes = r"^\W*(?:q|query|queries|x)\b.*?[\[(](\w+(?:, *\w+){2,3})[\])]"
     told = re.search(axes, subject.doc, re.IGNORECASE | re.MULTILINE)
@@ -140,7 +133,7 @@ def check_attention(
         answer = engine.diagnose(subject, "attention", trials)
         if not answer.right or not subject.has("mask"):
             return answer
-        layouts = [answer.trial] if answer.trial else []
+        layouts = [answer.trial]
     return _check_masked(subject, layouts, mask, rng)
 
 
@@ -158,18 +151,19 @@ def _layouts(
     heads = heads or getattr(source, "num_heads", None) or HEADS * subject.has("heads")
     if params and not heads:
         raise UserError(f"{subject.name}: say how many heads it has, with heads=")
+    heads = heads or 1
     width = len(params["wq"]) if params else HEADS * DEPTH
     drawn = rng.normal(size=(len(WEIGHTS), width, width)) / width**0.5
     weights = {n: w for n, w in zip(WEIGHTS, drawn, strict=True) if subject.has(n)}
     inputs = rng.normal(size=(1 if is_self else 3, BATCH, TIME, width))
     inputs = np.broadcast_to(inputs, (3, BATCH, TIME, width))
     tensors = dict(zip([*TENSORS, "x"], [*inputs, inputs[0]], strict=True))
-    arguments = tensors | weights | {"causal": False, "heads": heads or 1}
+    arguments = tensors | weights | {"causal": False, "heads": heads}
     layouts = []
     for words in ("", ", weights [out, in]")[: 1 + bool(weights)]:
         matrices = {name: w.T if words else w for name, w in weights.items()} | params
-        reference = partial(multi_head, inputs, matrices, heads or 1)
-        layout = Trial(f", {heads or 1} heads{words}", arguments, reference)
+        reference = partial(multi_head, inputs, matrices, heads)
+        layout = Trial(f", {heads} heads{words}", arguments, reference)
         layouts += laid_out("btf", ("btf", "tbf", "tf"), layout)
     return layouts
 
@@ -208,7 +202,7 @@ def _check_masked(
             layout = [*apart, *layouts][0].name
             return engine.judged(subject.check, layout, "mask_heads_axis", evidence)
     answer = engine.diagnose(subject, "attention", trials)
-    if not answer.right or answer.trial is None or subject.name == "MultiheadAttention":
+    if not answer.right or subject.name == "MultiheadAttention":
         return answer  # the documentation of PyTorch's says that True hides
     if not meaning and "hide" in answer.layout:
         raise UserError(
@@ -218,9 +212,10 @@ def _check_masked(
     mask = answer.trial.arguments["mask"]
     hidden = np.full_like(mask, mask.reshape(-1, TIME)[-1, 0])
     is_nan = np.isnan(subject.array(**{**answer.trial.arguments, "mask": hidden}))
+    if not is_nan.any():
+        return answer
     evidence = f"where the mask hides all keys, {is_nan.sum()} of {is_nan.size} outputs are NaN"
-    nans = engine.judged(subject.check, answer.layout, "nan_rows", evidence)
-    return nans if is_nan.any() else answer
+    return engine.judged(subject.check, answer.layout, "nan_rows", evidence)
 
 
 def _module_projections(module: Any) -> dict[str, np.ndarray]:

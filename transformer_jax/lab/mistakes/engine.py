@@ -4,6 +4,7 @@
 A new mistake is a row of table.toml and, if its option is new, a line of the reference.
 """
 
+import contextlib
 import inspect
 import itertools
 import re
@@ -11,7 +12,9 @@ import sys
 import threading
 import tomllib
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -63,22 +66,18 @@ class Finding(NamedTuple):
 
 
 class Trial(NamedTuple):
-    """A layout of arguments by role, its reference, and the output once the function was called.
-
-    `options` are those that make the reference the right one.
-    """
+    """A layout of arguments by role, its reference, and the output once the function was called."""
 
     name: str
     arguments: Mapping[str, Any]
     reference: Callable[..., np.ndarray]
-    options: Mapping[str, Any] = {}
     output: np.ndarray = np.zeros(0)
 
-    def distance(self, wrong: Mapping[str, Any] | None = None) -> float:
+    def distance(self, **wrong: Any) -> float:
         """Difference from the reference, right or with options of mistakes."""
         try:
             with np.errstate(all="ignore"):
-                return difference(self.output, self.reference(**{**self.options, **(wrong or {})}))
+                return difference(self.output, self.reference(**wrong))
         except ValueError:  # these options have no meaning for these shapes
             return float("inf")
 
@@ -92,20 +91,18 @@ class Answer:
     mistakes: Sequence[Finding] = ()
     right: bool = False
     evidence: str = ""
-    trial: Trial | None = None
+    trial: Trial = Trial("", {}, np.zeros)
 
     def __repr__(self) -> str:
         names = ", ".join(finding.name for finding in self.mistakes)
-        named = names or "wrong, by no known mistake"
-        lines = [f"{self.check}: {named} (layout: {self.layout})"]
+        text = f"{self.check}: {names or 'wrong, by no known mistake'} (layout: {self.layout})"
         if self.right:
-            lines = [f"{self.check}: right, in this layout: {self.layout}"]
+            text = f"{self.check}: right, in this layout: {self.layout}"
         for name, evidence in self.mistakes:
-            lines += [f"  {name}: {MISTAKES[name].title}", f"    evidence  {evidence}"]
-            lines += [f"    change    {MISTAKES[name].change}"]
-            lines += [f"    source    {MISTAKES[name].source}"]
-        lines += [] if names else [f"  {self.evidence}"]
-        return escape_controls("\n".join(lines))
+            mistake = MISTAKES[name]
+            text += f"\n  {name}: {mistake.title}\n    evidence  {evidence}"
+            text += f"\n    change    {mistake.change}\n    source    {mistake.source}"
+        return escape_controls(text if names else f"{text}\n  {self.evidence}")
 
 
 class RejectedError(UserError):
@@ -176,26 +173,23 @@ class Subject:
             self._libraries.insert(0 if is_first else 2, "torch")
         try:
             self._signature = inspect.signature(getattr(fn, "forward", fn))
-        except (TypeError, ValueError):  # a function in C has the first roles
-            empty = [inspect.Parameter.empty] * 3 + [None]
-            defaults = zip(roles, empty, strict=False)
-            kind = inspect.Parameter.POSITIONAL_ONLY
-            parts = [inspect.Parameter(role, kind, default=value) for role, value in defaults]
-            self._signature = inspect.Signature(parts)
-        parameters = self._signature.parameters.values()
-        single = [p for p in parameters if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
-        if not single:
-            raise UserError(f"{self.name} has no parameters: wrap it in one of {', '.join(roles)}")
+        except (TypeError, ValueError):  # PyTorch's attention is a function in C
+            self._signature = inspect.signature(lambda query, key, value, attn_mask=None, /: None)
         left = list(roles)
         self.roles: dict[str, str] = {}
-        for parameter in single:
-            told = [r for r in left if re.fullmatch(_NAMES[r], parameter.name.lower())]
+        untold = []
+        for name, parameter in self._signature.parameters.items():
+            if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+                continue
+            told = [role for role in left if re.fullmatch(_NAMES[role], name.lower())]
             if told:
-                self.roles[parameter.name] = told[0]
+                self.roles[name] = told[0]
                 left.remove(told[0])
+            elif parameter.default is parameter.empty:
+                untold.append(name)
         self.by_name = set(self.roles.values())
-        self._required = [p.name for p in single if p.default is p.empty]
-        untold = [name for name in self._required if name not in self.roles]
+        if not self.roles and not untold:
+            raise UserError(f"{self.name} has no parameters: wrap it in one of {', '.join(roles)}")
         if len(untold) > len(left):
             raise UserError(
                 f"{self.name}: what is the parameter `{untold[len(left)]}`? Known are "
@@ -203,41 +197,34 @@ class Subject:
             )
         self.roles |= zip(untold, left, strict=False)
 
-    def has(self, role: str) -> bool:
-        """Returns True for a role of one of its parameters."""
-        return role in self.roles.values()
+    def has(self, *roles: str) -> bool:
+        """Returns True if a parameter has one of these roles."""
+        return not {*roles}.isdisjoint(self.roles.values())
 
     def __call__(self, **values: Any) -> Any:
         """Returns NumPy arrays; the function is called with the first library that it takes."""
-        for name in self._required:
-            if self.roles[name] not in values:
-                raise self.rejected(f"`{name}` has no value here")
         errors = []
         for library in self._libraries:
             try:
                 result = self._call(values, library)
             except RejectedError as error:
                 errors.append(error)
-                continue
-            self._libraries = [library]
-            return result
+            else:
+                self._libraries = [library]
+                return result
         raise errors[0]
 
     def array(self, **values: Any) -> np.ndarray:
         """The first array of the result."""
         result = self(**values)
         first = result[0] if isinstance(result, tuple) and result else result
-        if first is None:
-            raise self.rejected("it returns nothing")
-        if isinstance(first, (str, bytes)):  # NumPy reads a number in it
-            raise self.rejected(f"it returns {type(first).__name__}, no array")
-        try:
+        with contextlib.suppress(ValueError):  # rows of several lengths
             array = np.asarray(first)
-            is_float = jax.numpy.issubdtype(array.dtype, jax.numpy.floating)
-            self.precision = float(jax.numpy.finfo(array.dtype).eps) if is_float else 0.0
-            return array.astype(np.float64)
-        except (TypeError, ValueError):
-            raise self.rejected(f"it returns {type(first).__name__}, no array") from None
+            if array.dtype.kind not in "OUS":  # None and text, of which NumPy makes numbers
+                is_float = jax.numpy.issubdtype(array.dtype, jax.numpy.floating)
+                self.precision = float(jax.numpy.finfo(array.dtype).eps) if is_float else 0.0
+                return array.astype(np.float64)
+        raise self.rejected(f"it returns {type(first).__name__}, no array")
 
     def tolerance(self, size: int) -> float:
         """Largest difference of an output of that size that is equal, in its precision."""
@@ -248,7 +235,11 @@ class Subject:
     def trials(
         self, layouts: Iterable[Trial], readings: Mapping[str, Any] | None = None
     ) -> list[Trial]:
-        """The layouts that it takes with outputs, and with options that give their shapes."""
+        """Outputs in the layouts that it takes, where a reading of the reference has their shape.
+
+        Args:
+          readings: words of the layout -> options that make the reference right, too.
+        """
         trials = []
         for layout in layouts:
             try:
@@ -256,17 +247,18 @@ class Subject:
             except RejectedError:
                 continue
             for words, options in (readings or {"": {}}).items():
-                shape = layout.reference(**options).shape
+                reference = partial(layout.reference, **options)
+                shape = reference().shape
                 if output.shape == shape:
-                    trials.append(Trial(layout.name + words, *layout[1:3], options, output))
+                    trials.append(Trial(layout.name + words, layout.arguments, reference, output))
                 else:
                     self.rejected(f"it returns the shape {list(output.shape)}, not {list(shape)}")
         return trials
 
     def rejected(self, reason: str) -> RejectedError:
         """The error of a layout; the first is kept for a function that takes no layout."""
-        usual = "wrap it in a function of the usual arguments (docs/mistakes.md)"
-        error = RejectedError(f"{self.name}: {reason}; {usual}")
+        advice = "wrap it in a function of the usual arguments (docs/mistakes.md)"
+        error = RejectedError(f"{self.name}: {reason}; {advice}")
         error.reason = reason
         self.rejection = self.rejection or error
         return error
@@ -278,22 +270,22 @@ class Subject:
             if role in values
         }
         bound = inspect.BoundArguments(self._signature, arguments)
-        results: list[Any] = []
-        errors: list[BaseException] = []
+        outcome: Future[Any] = Future()
 
         def target() -> None:
             try:
                 with np.errstate(all="ignore"):
-                    results.append(self._fn(*bound.args, **bound.kwargs))
+                    outcome.set_result(self._fn(*bound.args, **bound.kwargs))
             except BaseException as error:  # also SystemExit: it is the user's function
-                errors.append(error)
+                outcome.set_exception(error)
 
-        thread = threading.Thread(target=target, daemon=True)
-        thread.start()
-        thread.join(self._seconds)
-        if thread.is_alive():
-            raise UserError(f"{self.name} did not return within {self._seconds:g} s (`seconds=`)")
-        for error in errors:
+        threading.Thread(target=target, daemon=True).start()
+        try:
+            error = outcome.exception(self._seconds)
+        except TimeoutError:
+            limit = f"{self._seconds:g} s (`seconds=`)"
+            raise UserError(f"{self.name} did not return within {limit}") from None
+        if error:
             raise self.rejected(f"it raises {type(error).__name__}: {reason_of(error)}") from error
         for name, argument in arguments.items():
             before = values[self.roles[name]]
@@ -302,7 +294,7 @@ class Subject:
                 raise UserError(
                     f"{self.name} changes its argument `{name}` in place: copy it first"
                 )
-        return jax.tree.map(to_numpy, results[0])
+        return jax.tree.map(to_numpy, outcome.result())
 
 
 def _in_library(value: Any, library: str) -> Any:
@@ -354,16 +346,16 @@ def diagnose(subject: Subject, about: str, trials: Sequence[Trial]) -> Answer:
     if not trials:
         raise subject.rejection or subject.rejected("it has no output")
     rows = [mistake for mistake in MISTAKES.values() if mistake.about == about]
-    singles = [({row.name: wrong}, wrong) for row in rows for wrong in row.wrong]
+    singles = [([row.name], wrong) for row in rows for wrong in row.wrong]
     pairs = [
-        (first | second, {**options, **others})
+        (first + second, {**options, **others})
         for (first, options), (second, others) in itertools.combinations(singles, 2)
-        if first.keys() != second.keys() and not options.keys() & others.keys()
+        if first != second and not options.keys() & others.keys()
     ]
-    right: list[tuple[dict[str, Any], dict[str, Any]]] = [({}, {})]
+    right: list[tuple[list[str], Mapping[str, Any]]] = [([], {})]
     for group in (right, singles, pairs):
         for trial, (names, wrong) in itertools.product(trials, group):
-            remaining = trial.distance(wrong)
+            remaining = trial.distance(**wrong)
             if remaining > subject.tolerance(trial.output.size):
                 continue
             apart = trial.distance()

@@ -9,7 +9,7 @@ import numpy as np
 
 from transformer_jax.errors import UserError
 from transformer_jax.lab.mistakes import engine
-from transformer_jax.lab.mistakes.engine import Answer, Subject, Trial, laid_out
+from transformer_jax.lab.mistakes.engine import SECONDS, Answer, Subject, Trial, laid_out
 
 BATCH, HEADS, TIME = 3, 2, 7
 LENGTHS = np.array([7, 4, 2])
@@ -31,11 +31,7 @@ def mask_of(meaning: str, causal: bool, padding: bool, ignored: Any, **wrong: An
 
 
 def check_mask(
-    fn: Callable[..., Any],
-    *,
-    mask: str | None = None,
-    pad: int = 0,
-    seconds: float = engine.SECONDS,
+    fn: Callable[..., Any], *, mask: str | None = None, pad: int = 0, seconds: float = SECONDS
 ) -> Answer:
     """Finds the mistake in a function that makes a mask.
 
@@ -51,7 +47,7 @@ def check_mask(
     subject = Subject("check_mask", fn, ["tokens", "lengths", "length", "pad"], seconds)
     tokens = np.where(np.arange(TIME) < LENGTHS[:, None], pad + 1, pad)
     values = {"tokens": tokens, "lengths": LENGTHS, "length": TIME, "pad": pad}
-    padding = subject.has("tokens") or subject.has("lengths")
+    padding = subject.has("tokens", "lengths")
     array = subject.array(**values)
     square = array.shape[-2:] == (TIME, TIME)
     array = array[:, None] if array.shape == (BATCH, TIME) else array
@@ -69,13 +65,13 @@ def check_mask(
     answers = []
     for meaning in meanings:
         trials = []
+        is_blank = (whole == _HIDDEN[meaning]).all(-1, keepdims=True)
         for causal in [True, False] if square and padding else [not padding]:
             name = " and ".join(["causal"] * causal + ["padding"] * padding) + f", {meaning}"
-            is_blank = (whole == _HIDDEN[meaning]).all(-1, keepdims=True)
             ignored = _OF_PADDING & (is_blank | causal) & padding
             output = np.where(ignored, float(meaning == "keep"), whole)
             reference = partial(mask_of, meaning, causal, padding, ignored)
-            trials.append(Trial(name, values, reference, {}, output))
+            trials.append(Trial(name, values, reference, output))
         answers.append(engine.diagnose(subject, "mask", trials))
     shows, hides = answers[0], answers[-1]
     could_hide = hides.right or 0 < len(hides.mistakes) <= (len(shows.mistakes) or 2)
@@ -123,11 +119,7 @@ def rotated(x: np.ndarray, **options: Any) -> np.ndarray:
 
 
 def check_positions(
-    fn: Callable[..., Any],
-    *,
-    width: int = 10,
-    max_length: int = 600,
-    seconds: float = engine.SECONDS,
+    fn: Callable[..., Any], *, width: int = 10, max_length: int = 600, seconds: float = SECONDS
 ) -> Answer:
     """Finds the mistake in sinusoidal or rotary positions, or in a scaled embedding.
 
@@ -156,15 +148,14 @@ def check_positions(
     layouts = laid_out("btf", ["btf", "tbf", "tf"], layout)
     trials = {"positions": subject.trials(layouts, readings)}
     x = rng.normal(size=(BATCH, HEADS, TIME, width))
-    layouts = laid_out(
-        "bhtd", ["bhtd", "bthd", "btd", "td"], Trial("", {"x": x}, partial(rotated, x))
-    )
+    layout = Trial("", {"x": x}, partial(rotated, x))
+    layouts = laid_out("bhtd", ["bhtd", "bthd", "btd", "td"], layout)
     readings = {", rotary, halves": {}, ", rotary, neighbours": {"neighbours": True}}
     trials["rotary"] = subject.trials(layouts * adds, readings)
     parts = [about for about in trials if trials[about]] or ["positions"]
     answers = [engine.diagnose(subject, about, trials[about]) for about in parts]
     answer = min(answers, key=lambda answer: (not answer.right, not answer.mistakes))
-    if not answer.right or answer.trial is None:
+    if not answer.right:
         return answer
     arguments: dict[str, Any] = sizes | {"length": max_length}
     if adds:

@@ -9,7 +9,7 @@ import numpy as np
 
 from transformer_jax.errors import UserError
 from transformer_jax.lab.mistakes import engine
-from transformer_jax.lab.mistakes.engine import Answer, Subject, Trial, difference
+from transformer_jax.lab.mistakes.engine import SECONDS, Answer, Subject, Trial, difference
 
 BATCH, TIME = 3, 7
 KEEP = (np.arange(TIME) < np.array([[7], [4], [2]])).astype(np.float64)
@@ -75,7 +75,7 @@ def check_model(
     cached: Callable[..., Any] | None = None,
     vocab_size: int = 10,
     width: int = 16,
-    seconds: float = engine.SECONDS,
+    seconds: float = SECONDS,
 ) -> Answer:
     """Finds the mistake in a model `fn(tokens) -> logits [B, T, V]`, or in a layer.
 
@@ -151,7 +151,7 @@ def _check_dropout(subject: Subject, fn: Any) -> Answer:
     dropped = (outputs[0] == 0).mean()
     factor = outputs[0].max()
     changed = difference(outputs[1], x)
-    has_switch = subject.has("train") or subject.has("deterministic") or is_module
+    has_switch = subject.has("train", "deterministic") or is_module
     is_rate = abs(dropped - rate) < 0.05
     signs = {
         "dropout_at_evaluation": has_switch and changed > subject.tolerance(x.size),

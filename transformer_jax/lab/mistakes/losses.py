@@ -7,11 +7,11 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+from scipy.special import log_softmax, softmax
 
 from transformer_jax.errors import UserError
 from transformer_jax.lab.mistakes import engine
-from transformer_jax.lab.mistakes.attention import softmax
-from transformer_jax.lab.mistakes.engine import Answer, Subject, Trial
+from transformer_jax.lab.mistakes.engine import SECONDS, Answer, Subject, Trial
 
 BATCH, TIME, VOCABULARY = 3, 6, 8
 LENGTHS = np.array([6, 3, 2])
@@ -30,7 +30,7 @@ def cross_entropy(logits: np.ndarray, labels: np.ndarray, keep: Any, **options: 
     logs = logits[:, max(-shift, 0) : TIME - max(shift, 0)]
     softmaxes = options.get("softmaxes", 1)
     for _ in range(abs(softmaxes)):
-        logs = softmax(logs)
+        logs = softmax(logs, -1)
     logs = np.log(logs) if softmaxes > 0 else logs
     rate = options.get("smoothing", 0.0)
     right, others = {  # targets of the label, and of each token
@@ -70,7 +70,7 @@ def check_loss(
     pad: int | None = None,
     shifted: bool | None = None,
     smoothing: float = 0.0,
-    seconds: float = engine.SECONDS,
+    seconds: float = SECONDS,
 ) -> Answer:
     """Finds the mistake in a cross-entropy `fn(logits, labels)`.
 
@@ -98,34 +98,34 @@ def check_loss(
         labels = np.where(keep, labels, padding)
     rate = smoothing or SMOOTHING * subject.has("smoothing")
     shifts = {None: (0, 1), True: (0,), False: (1,)}[shifted]
-    forms = {"": "all", ", eps / V each": "all", ", eps / (V - 1)": "others"}
+    forms = {", eps / V each": "all", ", eps / (V - 1)": "others"} if rate else {"": "all"}
+    signs = {"": False, ", less the entropy": True} if rate else {"": False}
     readings: dict[str, dict[str, Any]] = {}
-    for shift, reduction, form, less in itertools.product(shifts, REDUCTIONS, forms, (False, True)):
-        if bool(rate) == bool(form) and not (less and not rate):
-            words = f", {reduction}{form}{', less the entropy' * less}"
-            words += ", shifted inside" * (shift and shifted is None)
-            readings[words] = {"shift": shift, "reduction": reduction, "smoothing": rate}
-            readings[words] |= {"smooth": forms[form], "divergence": less}
+    for shift, reduction, form, less in itertools.product(shifts, REDUCTIONS, forms, signs):
+        words = f", {reduction}{form}{less}" + ", shifted inside" * (shift and shifted is None)
+        readings[words] = {"shift": shift, "reduction": reduction, "smoothing": rate}
+        readings[words] |= {"smooth": forms[form], "divergence": signs[less]}
     kinds = {"logits": logits}
     if "logits" not in subject.roles:  # a name such as `outputs` does not tell
-        kinds |= {"log-probabilities": np.log(softmax(logits)), "probabilities": softmax(logits)}
+        kinds["log-probabilities"] = log_softmax(logits, -1)
+        kinds["probabilities"] = softmax(logits, -1)
     one_hot = np.eye(VOCABULARY)[labels % VOCABULARY]
     orders = {
-        "[batch, time, vocabulary]": ((BATCH, TIME, VOCABULARY), labels),
-        "[batch * time, vocabulary]": ((BATCH * TIME, VOCABULARY), labels.reshape(-1)),
-        "[batch, vocabulary, time]": ((BATCH, VOCABULARY, TIME), labels),
-        "[batch, time, vocabulary], one-hot labels": ((BATCH, TIME, VOCABULARY), one_hot),
+        "[batch, time, vocabulary]": labels,
+        "[batch * time, vocabulary]": labels.reshape(-1),
+        "[batch, vocabulary, time]": labels,
+        "[batch, time, vocabulary], one-hot labels": one_hot,
     }
-    for order, (shape, targets) in orders.items():
-        flat = len(shape) == 2
+    for order, targets in orders.items():
+        flat = targets.ndim == 1
         arguments: dict[str, Any] = {"labels": targets, "tokens": targets, "pad": padding}
-        arguments |= {"mask": keep.reshape(-1 if flat else keep.shape), "smoothing": rate}
+        arguments |= {"mask": keep.reshape(-1) if flat else keep, "smoothing": rate}
         reference = partial(cross_entropy, logits, labels, keep, flat=flat)
         layouts = []
         for kind, values in kinds.items():
             values = values.swapaxes(1, 2) if "vocabulary, time" in order else values
-            inputs = arguments | {"logits": values.reshape(shape)}
-            layouts.append(Trial(f"{kind} {order}", inputs, reference))
+            values = values.reshape(-1, VOCABULARY) if flat else values
+            layouts.append(Trial(f"{kind} {order}", arguments | {"logits": values}, reference))
         trials = subject.trials(layouts, readings)
         if trials:  # of others a mean of rows could be right, as they have one row
             break

@@ -9,19 +9,15 @@ from typing import Any
 
 import jax
 import numpy as np
+from scipy.special import log_softmax
 
 from transformer_jax.lab.mistakes import engine
-from transformer_jax.lab.mistakes.engine import Answer, RejectedError, Subject, Trial
+from transformer_jax.lab.mistakes.engine import SECONDS, Answer, RejectedError, Subject, Trial
 
 VOCABULARY, PAD, BOS, EOS = 7, 0, 1, 2
 LENGTH, BEAMS, ALPHA, MODELS = 5, 3, 0.9, 12
 SIZE = LENGTH + 3
 """Length of a row of outputs: a search may add tokens at both ends."""
-
-
-def next_log_probs(table: np.ndarray, history: Any) -> np.ndarray:
-    """log P of the next token after a history: of its last two tokens."""
-    return table[int(history[-2]) if len(history) > 1 else 0, int(history[-1])]
 
 
 def beam_search(table: np.ndarray, **options: Any) -> np.ndarray:
@@ -47,7 +43,7 @@ def beam_search(table: np.ndarray, **options: Any) -> np.ndarray:
             if tokens[-1] == EOS and stop != "never":  # only where they stay
                 candidates.append((score, parent, []))
                 continue
-            log_probs = next_log_probs(table, tokens)
+            log_probs = table[[PAD, *tokens][-2], tokens[-1]]
             candidates += [(score + log_probs[t], parent, [t]) for t in range(VOCABULARY)]
         candidates.sort(key=lambda candidate: candidate[0], reverse=True)
         previous = live
@@ -78,12 +74,13 @@ def searched(tables: np.ndarray, **options: Any) -> np.ndarray:
 
 
 def drawn_models(rng: np.random.Generator) -> np.ndarray:
-    """Models as tables of log P, [model, V, V, V], whose searches end at different lengths."""
+    """Models as tables of log P after two tokens, the first after PAD, [model, V, V, V]; their
+    searches end at different lengths."""
     shape = (MODELS, VOCABULARY, VOCABULARY)
     tables = np.log(rng.dirichlet(np.full(VOCABULARY, 0.6), shape) + 1e-6)
     tables[..., [PAD, BOS]] -= 20
     tables[..., EOS] += 0.5
-    return tables - np.log(np.exp(tables).sum(-1, keepdims=True))
+    return log_softmax(tables, -1)
 
 
 def check_search(
@@ -91,7 +88,7 @@ def check_search(
     *,
     beams: int | None = None,
     alpha: float | None = None,
-    seconds: float = engine.SECONDS,
+    seconds: float = SECONDS,
 ) -> Answer:
     """Finds the mistake in a search `fn(model, bos, eos, max_length, beams)`.
 
@@ -129,7 +126,7 @@ def check_search(
             name += f", {norm} penalty {penalty}" * bool(penalty) + limit
             options: dict[str, Any] = {"beams": count, "alpha": penalty, "norm": norm}
             options |= {"stop": stop, "counted": counted, "steps": limits[limit]}
-            trials.append(Trial(name, values, partial(searched, tables), options, output))
+            trials.append(Trial(name, values, partial(searched, tables, **options), output))
     return engine.diagnose(subject, "search", trials)
 
 
@@ -138,11 +135,10 @@ def _outputs(
 ) -> np.ndarray:
     """Outputs [model, SIZE] of the function, where all targets are one token."""
     rows = []
+    labels = np.full(LENGTH, target)
     for table in tables:
-        labels = np.full(LENGTH, target)
         result = subject(model=partial(_model, table, every), labels=labels, **values)
-        plain = jax.tree.map(lambda a: a.tolist() if hasattr(a, "tolist") else a, result)
-        tokens = _best_tokens(plain)
+        tokens = _best_tokens(jax.tree.map(lambda a: getattr(a, "tolist", lambda: a)(), result))
         if tokens is None:
             raise subject.rejected(f"it returns {type(result).__name__}, no tokens")
         rows.append(until_end(tokens))
@@ -151,14 +147,13 @@ def _outputs(
 
 def _model(table: np.ndarray, every: bool, tokens: Any, *_: Any) -> Any:
     """Log-probabilities [..., V] or [..., T, V] in the library of the tokens [..., T]."""
-    ids = np.asarray(engine.to_numpy(tokens))
-    histories = ids.reshape(-1, ids.shape[-1])
-    ends = range(1, ids.shape[-1] + 1) if every else [ids.shape[-1]]
-    rows = np.array([[next_log_probs(table, row[:end]) for end in ends] for row in histories])
-    result = rows.reshape(*ids.shape[:-1], *(rows.shape[1:] if every else rows.shape[2:]))
+    ids = np.asarray(engine.to_numpy(tokens), int)
+    previous = np.insert(ids, 0, PAD, -1)[..., :-1]
+    log_probs = table[previous, ids]
+    log_probs = log_probs if every else log_probs[..., -1, :]
     if hasattr(tokens, "detach"):
-        return sys.modules["torch"].from_numpy(result).float()
-    return jax.numpy.asarray(result) if isinstance(tokens, jax.Array) else result
+        return sys.modules["torch"].from_numpy(log_probs).float()
+    return jax.numpy.asarray(log_probs) if isinstance(tokens, jax.Array) else log_probs
 
 
 def _best_tokens(result: Any) -> list[int] | None:

@@ -10,7 +10,7 @@ import numpy as np
 
 from transformer_jax.errors import UserError
 from transformer_jax.lab.mistakes import engine
-from transformer_jax.lab.mistakes.engine import Answer, RejectedError, Subject, Trial
+from transformer_jax.lab.mistakes.engine import SECONDS, Answer, RejectedError, Subject, Trial
 
 LR = 0.1
 
@@ -49,7 +49,7 @@ def check_schedule(
     peak: float | None = None,
     total: int | None = None,
     first_step: int = 0,
-    seconds: float = engine.SECONDS,
+    seconds: float = SECONDS,
 ) -> Answer:
     """Finds the mistake in a schedule `fn(step) -> learning rate`.
 
@@ -69,40 +69,40 @@ def check_schedule(
             "and total="
         )
     steps = np.arange(1.0, 1 + int(numbers["total"] or 5 * numbers["warmup"]))
-    output = np.full(len(steps), np.nan)
+    output = np.full(len(steps) + 1, np.nan)
     evidence = ""
-    for step in range(len(steps) + 1):
+    for step in range(len(output)):
         try:
             rate = subject.array(step=step, **numbers, factor=1.0)
-            if rate.size != 1:
-                raise subject.rejected(f"it returns the shape {list(rate.shape)}, no number")
         except RejectedError as error:
             # PyTorch's LambdaLR begins with step 0, whatever the step.
             if step > 0 and "ZeroDivisionError" not in error.reason:
                 raise
             evidence = evidence or f"at step 0 {error.reason}"
             continue
-        if step > 0:
-            output[step - 1] = rate.item()
-        elif not np.isfinite(rate).all():
-            evidence = f"the rate at step 0 is {rate.item()}"
+        if rate.size != 1:
+            raise subject.rejected(f"it returns the shape {list(rate.shape)}, no number")
+        output[step] = rate.item()
+    if not np.isfinite(output[0]):
+        evidence = evidence or f"the rate at step 0 is {output[0]}"
+    output = output[1:]
     step_0 = engine.judged("check_schedule", "steps from 0", "step_0", evidence)
     if np.isnan(output).all():
         return step_0
     kinds = ["paper"] * bool(numbers["d_model"])
     if numbers["peak"]:
         kinds += ["inverse root", "constant"] + ["cosine", "linear"] * bool(numbers["total"])
-    forms: dict[str, tuple[int, dict[str, Any]]] = {
-        "steps from 1": (0, {}),
-        "steps from 0": (1, {}),
-        "warm-up (step + 1) / warmup": (0, {"late": 1}),
-        "warm-up (step + 1) / (warmup + 1)": (0, {"late": 1, "over": 1}),
+    forms: dict[str, dict[str, Any]] = {
+        "steps from 1": {"steps": steps},
+        "steps from 0": {"steps": steps + 1},
+        "warm-up (step + 1) / warmup": {"steps": steps, "late": 1},
+        "warm-up (step + 1) / (warmup + 1)": {"steps": steps, "late": 1, "over": 1},
     }
     trials = []
-    for (words, (offset, options)), kind in itertools.product(forms.items(), kinds):
-        if not (options and kind == "paper"):
-            reference = partial(rates, steps + offset, kind, numbers)
-            trials.append(Trial(f"{kind}, {words}", numbers, reference, options, output))
+    for words, kind in itertools.product(forms, kinds):
+        if kind != "paper" or "late" not in forms[words]:
+            reference = partial(rates, kind=kind, numbers=numbers, **forms[words])
+            trials.append(Trial(f"{kind}, {words}", numbers, reference, output))
     answer = engine.diagnose(subject, "schedule", trials)
     return answer if first_step == 1 or answer.mistakes or not evidence else step_0
 
@@ -115,16 +115,15 @@ def inputs_and_targets(tokens: np.ndarray, bos: bool, **options: Any) -> np.ndar
     shift = options.get("shift", 1)
     inputs = whole[..., max(-shift, 0) : whole.shape[-1] - max(shift, 0)]
     targets = whole[..., max(shift, 0) : whole.shape[-1] - max(-shift, 0)]
-    same = {"inputs": inputs, "targets": targets}.get(options.get("same", ""))
-    return np.stack([inputs, targets] if same is None else [same, same])
+    pairs = {"inputs": (inputs, inputs), "targets": (targets, targets)}
+    return np.stack(pairs.get(options.get("same", ""), (inputs, targets)))
 
 
 def averaged(losses: np.ndarray, counts: np.ndarray, weights: str = "counts") -> np.ndarray:
     """Mean of losses that are means of batches of these counts."""
-    if weights == "none":
-        return np.asarray(losses.mean())
-    sums = {"counts": counts.sum(), "sum": 1.0, "batches": len(losses)}
-    return (losses * counts).sum() / sums[weights]
+    total = (losses * counts).sum()
+    means = {"counts": total / counts.sum(), "batches": total / len(losses)}
+    return (means | {"sum": total, "none": losses.mean()})[weights]
 
 
 def updated(params: np.ndarray, targets: Sequence[np.ndarray], **options: Any) -> np.ndarray:
@@ -137,7 +136,7 @@ def updated(params: np.ndarray, targets: Sequence[np.ndarray], **options: Any) -
     return mean if options.get("gradient") else params - options.get("sign", 1.0) * LR * mean
 
 
-def check_training(fn: Callable[..., Any], *, seconds: float = engine.SECONDS) -> Answer:
+def check_training(fn: Callable[..., Any], *, seconds: float = SECONDS) -> Answer:
     """Finds the mistake in a part of a training step.
 
     `fn(tokens)` or `fn(tokens, bos)` makes inputs and targets; `fn(losses, counts)` averages means
@@ -150,13 +149,10 @@ def check_training(fn: Callable[..., Any], *, seconds: float = engine.SECONDS) -
     losses = rng.uniform(1, 3, 4)
     counts = np.array([10.0, 1.0, 3.0, 2.0])
     tokens = rng.permutation(np.arange(3, 15)).reshape(2, 6)
-    update: dict[str, Any] = {
-        "params": params,
-        "batches": targets,
-        "grad": lambda now, batch: now - batch,
-        "loss_fn": lambda now, batch: ((now - batch) ** 2).sum() / 2,
-        "lr": LR,
-    }
+    update: dict[str, Any] = {"params": params, "batches": targets}
+    update["grad"] = lambda params, batch: params - batch
+    update["loss_fn"] = lambda params, batch: ((params - batch) ** 2).sum() / 2
+    update["lr"] = LR
     gradients = {"gradients": [params - target for target in targets]}
     means = {"losses": losses, "counts": counts}
     batch = {"tokens": tokens, "bos": 1, "eos": 2}
@@ -180,11 +176,11 @@ def check_training(fn: Callable[..., Any], *, seconds: float = engine.SECONDS) -
             output = np.array(subject(**batch | {"tokens": ids}), np.float64)
         except (RejectedError, TypeError, ValueError):
             continue
-        reference = partial(inputs_and_targets, ids, subject.has("bos"))
         for end in [True, False] if subject.has("eos") else [False]:
             if output.ndim == ids.ndim + 1 and len(output) == 2:
                 name = "targets are the next tokens" + ", then the end" * end
-                trials.append(Trial(name, batch, reference, {"end": end}, output))
+                reference = partial(inputs_and_targets, ids, subject.has("bos"), end=end)
+                trials.append(Trial(name, batch, reference, output))
     if not trials and not subject.rejection:
         raise UserError(f"{subject.name} has to give (inputs, targets) of one shape")
     return engine.diagnose(subject, "batch", trials)

@@ -7,22 +7,16 @@ fields of `Night`.
 """
 
 import dataclasses
-import hashlib
 import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from transformer_jax.errors import UserError
+from transformer_jax.lab.evidence.fingerprints import code_fingerprint
 from transformer_jax.lab.night.decision import CONTROLS, LOOKS
 from transformer_jax.lab.sweeps.definition import load_definition
-
-DEFINITION = "night.py"
-PROPOSALS = "proposals"
-LEDGER = "ledger.jsonl"
-PAGE = "night.html"
-RUNS = "runs"
-"""What the folder of a night holds."""
+from transformer_jax.runs.user_modules import load_modules
 
 type Costs = Mapping[str, float]
 """Costs of a row: "seconds" of a run, "memory" in bytes, "lines" of components, "parameters"."""
@@ -99,9 +93,9 @@ def load_night(folder: Path) -> Night:
     Raises:
       UserError: there is no such file, it fails, or its fields are invalid.
     """
-    path = folder / DEFINITION
+    path = folder / "night.py"
     if not path.is_file():
-        raise UserError(f"night: {folder} holds no {DEFINITION} with a get_night(): docs/nights.md")
+        raise UserError(f"night: {folder} holds no night.py with a get_night(): docs/nights.md")
     night = load_definition(path, "night", Night)
     config = folder / night.config
     modules = [str(folder.absolute() / module) for module in night.modules]
@@ -109,31 +103,14 @@ def load_night(folder: Path) -> Night:
     return dataclasses.replace(night, config=place, modules=modules)
 
 
-_TESTED = ("metric", "better", "smallest", "error_rate", "control", "proposals")
-
-
 def stated(night: Night) -> dict[str, Any]:
     """What a night tests, by which it is recognized beside the fields of its config.
 
     Budget, limits and question may change while it is under way.
     """
-    fields = {name: getattr(night, name) for name in _TESTED}
-    price = None
-    if night.price:
-        code = night.price.__code__
-        # Sets and nested functions look different in each process.
-        constants = [value for value in code.co_consts if isinstance(value, int | float | str)]
-        price = hashlib.sha256(repr((code.co_code, code.co_names, constants)).encode()).hexdigest()
-    return fields | {
+    tested = ("metric", "better", "smallest", "error_rate", "control", "proposals")
+    return {name: getattr(night, name) for name in tested} | {
         "looks": list(night.looks),
-        "modules": {Path(module).name: sha256_of(Path(module)) for module in night.modules},
-        "price": price,
+        "modules": {module.name: module.sha256 for module in load_modules(night.modules)},
+        "price": night.price and code_fingerprint(night.price),
     }
-
-
-def sha256_of(path: Path) -> str:
-    """SHA-256 of a file, in hexadecimal digits; UserError if it cannot be read."""
-    try:
-        return hashlib.sha256(path.read_bytes()).hexdigest()
-    except OSError as error:
-        raise UserError(f"night: cannot read {path}: {error.strerror}") from error

@@ -14,7 +14,6 @@ import resource
 import signal
 import subprocess
 import sys
-import sysconfig
 import tempfile
 import threading
 import time
@@ -24,7 +23,6 @@ from types import FrameType
 from typing import Any
 
 import jax
-import numpy as np
 
 from transformer_jax.errors import Interrupted, NonFiniteError, Stopped, UserError
 from transformer_jax.lab.evidence.comparison import run_digests
@@ -34,25 +32,23 @@ from transformer_jax.lab.sweeps.definition import Sweep
 from transformer_jax.lab.sweeps.results import seed_folders
 from transformer_jax.lab.sweeps.row_training import RowSpec, train_rows
 from transformer_jax.lab.sweeps.sweep import check_row, row_data
+from transformer_jax.lab.verification.oracles import describe_end
 from transformer_jax.lab.verification.outcomes import DOES_NOT_APPLY, EQUAL
 from transformer_jax.lab.verification.verify import verify
 from transformer_jax.logs.records import to_json
 from transformer_jax.parallel import hosts
-from transformer_jax.runs.config import resolve_file
+from transformer_jax.runs.config import chosen_fields, resolve_file
 from transformer_jax.runs.load import load
 from transformer_jax.runs.provenance import TEST_DATA, VALIDATION_DATA, data_digests
 from transformer_jax.runs.settings import Settings
 from transformer_jax.runs.user_modules import describe_error
-from transformer_jax.runtime.files import entries_below
+from transformer_jax.runtime.files import entries_below, write_atomic
 
 _ROW = "row"
 _POLL_SECONDS = 0.5
 _SECONDS_TO_SAVE = 60  # a checkpoint, after SIGTERM
 _GUARDED = ("open", "os.remove", "os.rename", "subprocess.Popen", "os.system", "socket.connect")
 """Audit events that a proposal's own code may not raise."""
-_STANDARD = sysconfig.get_path("stdlib")
-_LIBRARIES = tuple(sysconfig.get_path(kind) for kind in ("purelib", "platlib"))
-_NUMPY = str(Path(np.__file__).parent)
 
 
 class JobError(UserError):
@@ -112,8 +108,8 @@ def run_job(kind: str, limits: Limits, **arguments: Any) -> dict[str, Any]:
             if "rule" in result:
                 raise JobError(result["rule"], result["reason"])
             return result
-        last = (errors.read_text(errors="replace").strip() or "it wrote nothing").splitlines()[-1]
-        raise JobError("crash", f"its process ended with status {process.returncode}: {last}")
+        told = errors.read_text(errors="replace")
+        raise JobError("crash", describe_end(process.returncode, told))
 
 
 def _wait(process: subprocess.Popen[bytes], limits: Limits, stops: hosts.Stops) -> None:
@@ -232,7 +228,8 @@ def _shared_digests(settings: Settings, step: int, workdir: Path) -> dict[str, s
         "data": {name: made_by.get(f"{name} data", "") for name in ("training", "validation")},
         "metric": {name: made_by[name] for name in made_by if name.startswith("tokenizer")},
     }
-    for name, value in settings.values.items():
+    # Without defaults, so that a field that a later version adds refuses no proposal.
+    for name, value in chosen_fields(settings.values).items():
         if rule_of(name) in shared:
             shared[rule_of(name)][name] = value
     return {rule: digest_of(values) for rule, values in shared.items()}
@@ -258,10 +255,10 @@ def guard_files(files: Sequence[str]) -> None:
             name = frame.f_code.co_filename
             if name in guarded:
                 raise JobError("files", f"{Path(name).name} asks for {event} of {arguments[0]!r}")
-            # What the standard library and NumPy do is their caller's doing.
-            is_standard = name.startswith(_STANDARD) and not name.startswith(_LIBRARIES)
-            is_frozen = name.startswith("<frozen") and not name.startswith("<frozen importlib")
-            if not (is_standard or is_frozen or name.startswith(_NUMPY)):
+            # What the standard library and NumPy do is their caller's doing, but for imports.
+            module = str(frame.f_globals.get("__name__"))
+            is_library = module.partition(".")[0] in {*sys.stdlib_module_names, "numpy"}
+            if not is_library or module.startswith("importlib._bootstrap"):
                 return
             frame = frame.f_back
 
@@ -295,10 +292,7 @@ def main() -> None:
     threading.Thread(target=end_with_parent, daemon=True).start()
     guard_files(work["arguments"].pop("guarded"))
     result = do_job(work["kind"], work["arguments"])
-    path = Path(work["answer"])
-    partial = path.with_suffix(".partial")
-    partial.write_text(to_json(result), encoding="utf-8")
-    partial.replace(path)
+    write_atomic(Path(work["answer"]), to_json(result))
 
 
 if __name__ == "__main__":

@@ -12,15 +12,14 @@ put in is found; whoever computes all digests again is not. Kinds of lines:
 """
 
 import contextlib
-import math
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 from transformer_jax.errors import UserError
-from transformer_jax.lab.night.definition import LEDGER
 from transformer_jax.lab.night.proposals import Proposal
+from transformer_jax.lab.report import with_nan
 from transformer_jax.logs.records import DIGEST, chained, read_chain, to_json
 from transformer_jax.runtime.files import open_locked
 
@@ -44,9 +43,8 @@ class Ledger:
     """
 
     def __init__(self, folder: Path) -> None:
-        self.path = folder / LEDGER
-        self._lock = folder / f".{LEDGER}.lock"  # holds the digest of the last line
-        self._size = 0
+        self.path = folder / "ledger.jsonl"
+        self._lock = folder / ".ledger.jsonl.lock"  # holds the digest of the last line
         self.lines: list[Line] = []
         self.read()
 
@@ -59,13 +57,19 @@ class Ledger:
     def adding(self) -> Iterator[None]:
         """In the block no other process adds lines, and this one has read them all."""
         with contextlib.closing(open_locked(self._lock, wait=True)) as head:
-            lines, fault = self._on_disk(head)
-            if fault or lines[: len(self.lines)] != self.lines:
+            content = self.path.read_bytes() if self.path.exists() else b""
+            self._size = content.rfind(b"\n") + 1
+            self.lines, faults = read_chain(self.path)
+            head.seek(0)
+            last = head.read()
+            # A kill may come between a line and its digest.
+            if last and last not in [line[DIGEST] for line in self.lines[-2:]]:
+                faults.append("its last lines are missing")
+            if faults:
                 raise UserError(
-                    f"night: {self.path} was edited ({fault or 'its beginning is another'}); "
-                    "restore it, or begin another night in a new folder"
+                    f"night: {self.path} was edited ({faults[0]}); restore it, or begin another "
+                    "night in a new folder"
                 )
-            self.lines = lines
             self._head = head
             yield
 
@@ -106,7 +110,7 @@ class Ledger:
                 outcomes[line["number"]] = line["verdict"] == PROMOTED
         return outcomes
 
-    def start_of(self, proposal: Proposal, baseline: int) -> Line | None:
+    def start_of(self, proposal: Proposal, baseline: Stage) -> Line | None:
         """The line of a test that has begun and not ended."""
         ended = {line["number"] for line in self.of_kind("end")}
         test = (proposal.name, proposal.digest, baseline)
@@ -128,24 +132,10 @@ class Ledger:
 
     def values(self, row: str, baseline: Stage) -> list[float]:
         """The values of a row's seeds; NaN for one that diverged."""
-        values = [value for line in self.measured(row, baseline) for value in line["values"]]
-        return [math.nan if value is None else value for value in values]
+        lines = self.measured(row, baseline)
+        return with_nan([value for line in lines for value in line["values"]])
 
     def spent(self) -> dict[str, float]:
         """Runs and seconds of training so far."""
         lines = [line for line in self.lines if "spent" in line]
         return {unit: sum(line["spent"][unit] for line in lines) for unit in ("runs", "seconds")}
-
-    def _on_disk(self, head: TextIO) -> tuple[list[Line], str]:
-        """The lines of the file, and what is wrong with the first that is."""
-        content = self.path.read_bytes() if self.path.exists() else b""
-        self._size = content.rfind(b"\n") + 1
-        lines, faults = read_chain(self.path)
-        if faults:
-            return lines, faults[0]
-        head.seek(0)
-        last = head.read()
-        # A kill may come between a line and its digest.
-        if last and last not in [line[DIGEST] for line in lines[-2:]]:
-            return lines, "its last lines are missing"
-        return lines, ""

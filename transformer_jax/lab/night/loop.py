@@ -6,6 +6,7 @@ Any number of processes may work on one night; each continues where it, or anoth
 """
 
 import contextlib
+import hashlib
 import logging
 import math
 import time
@@ -16,7 +17,7 @@ from typing import Any, NamedTuple
 from transformer_jax.errors import BusyError, UserError
 from transformer_jax.lab.evidence.verdicts import stated_configs
 from transformer_jax.lab.night.decision import ErrorControl, judge
-from transformer_jax.lab.night.definition import RUNS, load_night, sha256_of, stated
+from transformer_jax.lab.night.definition import load_night, stated
 from transformer_jax.lab.night.jobs import JobError, Limits, run_job
 from transformer_jax.lab.night.ledger import (
     FINISH,
@@ -48,11 +49,13 @@ logger = logging.getLogger(__name__)
 
 
 class Variant(NamedTuple):
-    """A row of a night: its name, what it overrides in the config, the files of its components."""
+    """A row of a night: its name, what it overrides in the config, the files of its components, and
+    the baseline that it is measured beside."""
 
     name: str
     overrides: Mapping[str, Any]
     modules: Sequence[str]
+    stage: Stage
 
 
 class OpenNight:
@@ -88,13 +91,19 @@ class OpenNight:
         if works and not self.ledger.lines:
             self._begin(asked)
         for line in self.ledger.lines[:1]:
-            _require_same(line["asked"], asked)
+            before = line["asked"]
+            for name in {**before, **asked}:
+                if before.get(name) != asked.get(name):
+                    raise UserError(
+                        f"night: {name} was {before.get(name)!r} when this night began, and is now "
+                        f"{asked.get(name)!r}; restore it, or begin another night in a new folder"
+                    )
 
     def _begin(self, asked: Mapping[str, Any]) -> None:
         """Checks the baseline, and adds the first line."""
         start = time.monotonic()
         try:
-            self._check(self.baseline(), 0, verifies=True)
+            self._check(self.baseline(), verifies=True)
         except JobError as error:
             fails = "fails its own oracles" if error.rule == "oracles" else "cannot train"
             raise UserError(f"night: the baseline {fails}: {error}") from error
@@ -120,13 +129,13 @@ class OpenNight:
             overrides |= line["overrides"]
             for name, digest in line["files"].items():
                 path = (self.folder / name).resolve()
-                if sha256_of(path) != digest:
+                if not path.exists() or hashlib.sha256(path.read_bytes()).hexdigest() != digest:
                     raise UserError(
-                        f"night: {path} is part of the baseline and was edited; restore it, or "
+                        f"night: {path} is part of the baseline and was changed; restore it, or "
                         "begin another night in a new folder"
                     )
                 modules.append(str(path))
-        return Variant(BASELINE, overrides, modules)
+        return Variant(BASELINE, overrides, modules, self.number if number is None else number)
 
     def is_spent(self) -> bool:
         """Returns True if the budget is used up."""
@@ -144,40 +153,40 @@ class OpenNight:
         None if there is none or the budget is used up."""
         self.ledger.read()
         for proposal in self.open_proposals():
-            lock = lock_workdir(self._folder(proposal.row, "claimed"), SWEEP)
+            lock = lock_workdir(self.folder / "runs" / "claimed" / proposal.row, SWEEP)
             with contextlib.suppress(BusyError), lock:
                 self.ledger.read()
                 if (proposal.name, proposal.digest) not in self.ledger.decided():
                     return self._decide(proposal)
         return None
 
-    def _folder(self, row: str, stage: Stage) -> Path:
-        """Folder of a row's runs beside a baseline."""
-        return self.folder / RUNS / str(stage) / row
+    def _folder(self, row: Variant) -> Path:
+        """Folder of a row's runs."""
+        return self.folder / "runs" / str(row.stage) / row.name
 
     def _decide(self, proposal: Proposal) -> Line | None:
         """Decides a proposal; None if the budget is used up."""
-        number = self.number
         base = self.baseline()
         set_title(proposal.name)
-        modules = [*base.modules, *map(str, proposal.files)]
-        variant = Variant(proposal.row, {**base.overrides, **proposal.overrides}, modules)
-        start = self.ledger.start_of(proposal, number)
+        modules = [*base.modules, *(str((self.folder / name).resolve()) for name in proposal.files)]
+        overrides = {**base.overrides, **proposal.overrides}
+        variant = Variant(proposal.row, overrides, modules, base.stage)
+        start = self.ledger.start_of(proposal, base.stage)
         try:
             if start is None:
-                start = self._start(proposal, variant, number)
+                start = self._start(proposal, variant)
             if start is None:  # the baseline has changed meanwhile
                 return self._decide(proposal)
-            return self._test(proposal, start, [base, variant])
+            return self._test(proposal, start, base, variant)
         except JobError as error:
             if error.rule == "disk":
-                for path in self._folder(proposal.row, number).glob("*"):
+                for path in self._folder(variant).glob("*"):
                     remove(path)
             spent = {"runs": 0, "seconds": error.seconds}
             with self.ledger.adding():
                 return self._end(proposal, start, REFUSED, error.rule, str(error), spent=spent)
 
-    def _start(self, proposal: Proposal, variant: Variant, number: int) -> Line | None:
+    def _start(self, proposal: Proposal, variant: Variant) -> Line | None:
         """Checks a proposal, and adds the line with which its test begins; None if the baseline
         has changed meanwhile."""
         # The file of one that could not be read may be mended.
@@ -186,24 +195,22 @@ class OpenNight:
             raise JobError(*proposal.fault)
         if any(e["name"] == proposal.name and e["digest"] != proposal.digest for e in ends):
             raise JobError("name", "a proposal of this name was decided; give this one a new name")
-        self._check(variant, number, verifies=bool(proposal.files))
+        self._check(variant, verifies=bool(proposal.files))
         with self.ledger.adding():
-            if self.number != number:
+            if self.number != variant.stage:
                 return None
             outcomes = self.ledger.tests()
             level = self.control.level(len(outcomes), outcomes)
-            fields = {"name": proposal.name, "digest": proposal.digest, "baseline": number}
+            fields = {"name": proposal.name, "digest": proposal.digest, "baseline": variant.stage}
             return self.ledger.add("start", **fields, number=len(outcomes), level=level)
 
-    def _check(self, row: Variant, stage: Stage, *, verifies: bool) -> None:
+    def _check(self, row: Variant, *, verifies: bool) -> None:
         """Raises JobError if a row cannot train, or an oracle of its components fails."""
-        checked = self._run("check", row, stage, overrides=row.overrides, verifies=verifies)
+        checked = self.run("check", row, overrides=row.overrides, verifies=verifies)
         if checked["failing"]:
             raise JobError("oracles", "; ".join(checked["failing"]))
 
-    def _run(
-        self, kind: str, row: Variant, stage: Stage, runs: int = 1, **arguments: Any
-    ) -> dict[str, Any]:
+    def run(self, kind: str, row: Variant, runs: int = 1, **arguments: Any) -> dict[str, Any]:
         """Runs a job of a row on a number of runs. The baseline has all the time; components of
         proposals may not open files."""
         arguments |= {"config": self.night.config, "metric": self.night.metric}
@@ -211,11 +218,12 @@ class OpenNight:
         seconds = math.inf
         if row.name != BASELINE:
             # What a job takes depends on the model, and on who else computes here.
-            of_check = self.ledger.lines[0].get("seconds", math.inf)
-            measured = self.ledger.measured(BASELINE, stage)
-            of_baseline = of_check if kind == "check" else measured[0]["costs"]["seconds"]
+            if kind == "check":
+                of_baseline = self.ledger.lines[0]["seconds"]
+            else:
+                of_baseline = self.ledger.measured(BASELINE, row.stage)[0]["costs"]["seconds"]
             seconds = _SECONDS_TO_START + self.night.slower * of_baseline * runs
-        limits = Limits(seconds, self.night.gigabytes, self._folder(row.name, stage))
+        limits = Limits(seconds, self.night.gigabytes, self._folder(row))
         start = time.monotonic()
         try:
             return run_job(kind, limits, **arguments, modules=row.modules, guarded=guarded)
@@ -223,24 +231,23 @@ class OpenNight:
             error.seconds = time.monotonic() - start
             raise
 
-    def _test(self, proposal: Proposal, start: Line, rows: Sequence[Variant]) -> Line | None:
+    def _test(self, proposal: Proposal, start: Line, base: Variant, row: Variant) -> Line | None:
         """Adds seeds until the proposal is decided; None if the budget is used up."""
         ledger = self.ledger
         night = self.night
-        base, row = rows
         number = start["baseline"]
         lines = sum(line["lines"] for line in ledger.promoted[:number])
         if self.is_spent():
             return None
-        self.measure(base, number, night.looks[0])  # so that costs are of as many seeds
-        base_values = self.measure(base, number, night.looks[-1])
+        self.measure(base, night.looks[0])  # so that costs are of as many seeds
+        base_values = self.measure(base, night.looks[-1])
         for count in night.looks:
             if self.is_spent():
                 return None
-            values = self.measure(row, number, count)
+            values = self.measure(row, count)
             # At all looks the costs of the first one, so that all test the same difference.
-            base_costs, costs = (ledger.measured(r.name, number)[0]["costs"] for r in rows)
-            base_costs = base_costs | {"lines": lines}
+            base_costs = ledger.measured(BASELINE, number)[0]["costs"] | {"lines": lines}
+            costs = ledger.measured(row.name, number)[0]["costs"]
             costs = costs | {"lines": lines + proposal.lines}
             price = night.price(costs, base_costs) if night.price else 0.0
             judgement = judge(
@@ -272,7 +279,7 @@ class OpenNight:
                 verdict = SUPERSEDED
             return self._end(proposal, start, verdict, rule, _REASONS[rule], **fields)
 
-    def measure(self, row: Variant, stage: Stage, count: int) -> list[float]:
+    def measure(self, row: Variant, count: int) -> list[float]:
         """Values of a row's first seeds; trains and evaluates those that are not there.
 
         Raises:
@@ -280,56 +287,50 @@ class OpenNight:
         """
         # Another process may be measuring the baseline; it holds the lock of a proposal already.
         shared = row.name in (BASELINE, WINNER)
-        lock = lock_workdir(self._folder(row.name, stage), SWEEP, wait=True)
+        lock = lock_workdir(self._folder(row), SWEEP, wait=True)
         with lock if shared else contextlib.nullcontext():
             self.ledger.read()
-            if len(self.ledger.values(row.name, stage)) < count:
+            if len(self.ledger.values(row.name, row.stage)) < count:
                 try:
-                    self._train(row, stage, count)
+                    self._train(row, count)
                 except JobError as error:
                     if shared:
                         raise UserError(f"night: the {row.name} cannot train: {error}") from error
                     raise
-        return self.ledger.values(row.name, stage)[:count]
+        return self.ledger.values(row.name, row.stage)[:count]
 
-    def _train(self, row: Variant, stage: Stage, count: int) -> None:
+    def _train(self, row: Variant, count: int) -> None:
         """Trains a row up to a number of seeds, evaluates those that are new, adds their values."""
+        stage = row.stage
         earlier = self.ledger.measured(row.name, stage)
         before = sum(line["spent"]["runs"] for line in earlier)
         number = stage if isinstance(stage, int) else self.number + 1
-        trained = self._run(
+        trained = self.run(
             "train",
             row,
-            stage,
             count - before,
             overrides={**row.overrides, "seed": self._first_seed + _SEEDS_APART * number},
-            folder=str(self._folder(row.name, stage)),
+            folder=str(self._folder(row)),
             seeds=count,
         )
         workdirs = trained["workdirs"][before:]
-        evaluated = self.evaluate(row, stage, workdirs, "valid")
+        runs = len(workdirs)
+        evaluated = self.run("evaluate", row, runs, workdirs=workdirs, split="valid")
         for line in self.ledger.measured(BASELINE, stage)[:1]:
             for rule, digest in evaluated["digests"].items():
                 if line["digests"].get(rule, digest) != digest:
                     raise JobError(rule, f"its run differs: {RULES[rule][1]}")
         seconds = trained["seconds"] - sum(line["spent"]["seconds"] for line in earlier)
         costs = {
-            "seconds": seconds / len(workdirs),
+            "seconds": seconds / runs,
             "memory": trained["memory"],
             "parameters": trained["parameters"],
         }
         below = [path.removeprefix(f"{self.folder}/") for path in workdirs]
         names = {"row": row.name, "baseline": stage, "workdirs": below}
-        spent = {"runs": len(workdirs), "seconds": seconds}
+        spent = {"runs": runs, "seconds": seconds}
         with self.ledger.adding():
             self.ledger.add("measured", **names, **evaluated, costs=costs, spent=spent)
-
-    def evaluate(
-        self, row: Variant, stage: Stage, workdirs: Sequence[str], split: str
-    ) -> dict[str, Any]:
-        """Values and digests of trained seeds (`jobs.evaluate`)."""
-        runs = len(workdirs)
-        return self._run("evaluate", row, stage, runs, workdirs=workdirs, split=split)
 
     def _end(
         self,
@@ -341,29 +342,17 @@ class OpenNight:
         **fields: Any,
     ) -> Line:
         """Adds the line of a proposal's end (within `adding`)."""
-        folder = self.folder.resolve()
-        named = ("name", "why", "lines", "digest", "overrides")
+        named = ("name", "why", "lines", "digest", "overrides", "files")
         test = {name: start[name] if start else None for name in ("number", "level", "baseline")}
         return self.ledger.add(
             "end",
             **{name: getattr(proposal, name) for name in named},
-            files={str(path.relative_to(folder)): sha256_of(path) for path in proposal.files},
             **test,
             verdict=verdict,
             rule=rule,
             reason=reason,
             **fields,
         )
-
-
-def _require_same(before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
-    """Raises UserError if a night began with another definition; it names the first field."""
-    for name in dict.fromkeys((*before, *now)):
-        if before.get(name) != now.get(name):
-            raise UserError(
-                f"night: {name} was {before.get(name)!r} when this night began, and is now "
-                f"{now.get(name)!r}; restore it, or begin another night in a new folder"
-            )
 
 
 def decide_proposals(folder: str | Path) -> Iterator[Line]:
@@ -385,18 +374,19 @@ def finish_night(folder: str | Path) -> Line:
     """
     night = OpenNight(folder)
     ledger = night.ledger
-    rows = [night.baseline(0)]
-    if night.number:
-        rows.append(night.baseline()._replace(name=WINNER))
     stage = f"{FINISH}_{night.number}"
+    rows = [night.baseline(0)._replace(stage=stage)]
+    if night.number:
+        rows.append(night.baseline()._replace(name=WINNER, stage=stage))
     count = night.night.finish_seeds
     values: dict[str, dict[str, Any]] = {"valid": {}, "test": {}}
     for row in rows:
-        values["valid"][row.name] = night.measure(row, stage, count)
+        values["valid"][row.name] = night.measure(row, count)
     for row in rows:  # nothing is left to train that could stop before the night ends
         below = [path for line in ledger.measured(row.name, stage) for path in line["workdirs"]]
-        workdirs = [path and str(night.folder / path) for path in below]
-        values["test"][row.name] = night.evaluate(row, stage, workdirs, "test")["values"]
+        workdirs = [path and str(night.folder / path) for path in below[:count]]
+        tested = night.run("evaluate", row, count, workdirs=workdirs, split="test")
+        values["test"][row.name] = tested["values"]
     differences = {}
     for split, of_rows in values.items():
         if WINNER in of_rows and None not in of_rows.values():

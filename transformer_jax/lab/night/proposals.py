@@ -16,12 +16,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from transformer_jax.lab.night.definition import PROPOSALS
 from transformer_jax.lab.sweeps.shared_folder import folder_name
 from transformer_jax.runtime.files import parse_json, read_regular
 
 _NAME = re.compile(r"[A-Za-z0-9][\w-]{0,63}", re.ASCII)
-_OF_FOLDER = "proposal.json"
 BASELINE = "baseline"
 """Name of the baseline among the rows of a night; no proposal may have it."""
 
@@ -52,8 +50,8 @@ class Proposal:
     Attributes:
       why: the sentence that comes with it.
       overrides: config fields that it sets.
-      files: of its components.
-      digest: SHA-256 of its files.
+      files: of its components: path below the night's folder -> SHA-256.
+      digest: SHA-256 of all that states it.
       lines: of code of its components, without blank lines and comments.
       arrived: time at which it was written, in seconds.
       fault: (rule, reason) for which it is refused as it stands; empty if there is none.
@@ -62,7 +60,7 @@ class Proposal:
     name: str
     why: str
     overrides: Mapping[str, Any]
-    files: tuple[Path, ...]
+    files: Mapping[str, str]
     digest: str
     lines: int
     arrived: float
@@ -85,10 +83,10 @@ def rule_of(field: str) -> str:
 def read_proposals(folder: Path) -> list[Proposal]:
     """The proposals in the folder of a night, in the order in which they arrived."""
     proposals: list[Proposal] = []
-    for path in (folder / PROPOSALS).glob("*"):
+    for path in (folder / "proposals").glob("*"):
         is_partial = path.name.startswith((".", "__")) or path.suffix == ".partial"
         if not is_partial and (path.is_dir() or path.suffix in (".json", ".py")):
-            proposals.append(_read(path))
+            proposals.append(_read(path, folder))
     proposals.sort(key=lambda proposal: (proposal.arrived, proposal.name))
     names: set[str] = set()
     for i, proposal in enumerate(proposals):
@@ -99,27 +97,28 @@ def read_proposals(folder: Path) -> list[Proposal]:
     return proposals
 
 
-def _read(path: Path) -> Proposal:
-    """Reads a proposal; one that cannot be read has a fault."""
-    files: tuple[Path, ...] = ()
+def _read(path: Path, folder: Path) -> Proposal:
+    """Reads a proposal of the night in `folder`; one that cannot be read has a fault."""
+    files: dict[str, str] = {}
     fields: Any = {}
     fault: tuple[str, str] | tuple[()] = ()
     digest = hashlib.sha256()
     lines = 0
     arrived = path.lstat().st_mtime
     if path.is_dir():
-        stated = path / _OF_FOLDER
-        files = tuple(sorted(path.rglob("*.py")))
+        stated = path / "proposal.json"
+        sources = sorted(path.rglob("*.py"))
     else:
         stated = path
-        files = (path,) if path.suffix == ".py" else ()
+        sources = [path] if path.suffix == ".py" else []
     try:
         content = read_regular(stated)
         digest.update(content)
         fields = _stated_by(content) if stated.suffix == ".py" else parse_json(content)
-        for file in files:
-            content = read_regular(file)
+        for source in sources:
+            content = read_regular(source)
             digest.update(content)
+            files[str(source.relative_to(folder))] = hashlib.sha256(content).hexdigest()
             code = (line.strip() for line in content.decode().splitlines())
             lines += sum(bool(line) and not line.startswith("#") for line in code)
         fault = _fault(path.stem, fields)
@@ -128,9 +127,8 @@ def _read(path: Path) -> Proposal:
     if fault[:1] == ("form",):
         fields = {"why": "", "overrides": {}}
     why = " ".join(fields["why"].split())
-    paths = tuple(file.resolve() for file in files)
     return Proposal(
-        path.stem, why, fields["overrides"], paths, digest.hexdigest(), lines, arrived, fault
+        path.stem, why, fields["overrides"], files, digest.hexdigest(), lines, arrived, fault
     )
 
 

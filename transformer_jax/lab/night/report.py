@@ -1,16 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a night has found: as JSON for programs, as tables, and as a page."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from transformer_jax.lab.analysis.pages import asset, page
-from transformer_jax.lab.night.definition import PAGE
 from transformer_jax.lab.night.ledger import FINISH, PROMOTED, REFUSED, Line
 from transformer_jax.lab.night.loop import OpenNight, decide_proposals, finish_night
 from transformer_jax.lab.night.proposals import BASELINE
-from transformer_jax.lab.report import Cells, Report, json_number, shown_mean, shown_name
+from transformer_jax.lab.report import Cells, Report, json_number, shown_mean, shown_name, with_nan
 from transformer_jax.runtime.files import write_atomic
 
 
@@ -66,11 +65,10 @@ def write_page(folder: str | Path) -> Report:
     styles = [asset("theme.css"), asset("comparison.css")]
     scripts = [asset(name) for name in ("document.js", "tables.js", "night.js")]
     html = page(report.title, asset("night.html"), styles, scripts, data)
-    write_atomic(Path(folder) / PAGE, html)
+    write_atomic(Path(folder) / "night.html", html)
     return report
 
 
-_PROPOSALS = "Proposals"
 _FRESH = "Winner and first baseline on fresh seeds"
 
 
@@ -80,11 +78,11 @@ def night_report(night: OpenNight) -> Report:
     metric = night.night.metric
     ends = ledger.of_kind("end")
     columns = ["verdict", "rule", "difference", "interval", "seeds", "seconds", "lines"]
-    tables: dict[str, Cells] = {_PROPOSALS: [["", *columns], *map(_cells, ends)]}
+    tables: dict[str, Cells] = {"Proposals": [["", *columns], *map(_cells, ends)]}
     values: Mapping[str, Mapping[str, Any]] = {}
     for line in ledger.of_kind(FINISH):
         tables[_FRESH] = _fresh_cells(line)
-        values = {metric: {name: _with_nan(v) for name, v in line["values"]["valid"].items()}}
+        values = {metric: {name: with_nan(v) for name, v in line["values"]["valid"].items()}}
     spent = ledger.spent()
     notes = [
         f"Differences of {metric} on the validation split, positive where the proposal is better, "
@@ -131,12 +129,8 @@ def _fresh_cells(line: Line) -> Cells:
     cells = [["", *splits]]
     for name in line["values"]["valid"]:
         of_row = [line["values"][split][name] for split in splits]
-        means = ["no held-out data" if v is None else shown_mean(_with_nan(v)) for v in of_row]
+        means = ["no held-out data" if v is None else shown_mean(with_nan(v)) for v in of_row]
         cells.append([name, *means])
     differences = [line["differences"].get(split) for split in splits]
     shown = ["{} [{}]".format(*_interval_cells(d)) if d else "-" for d in differences]
     return [*cells, ["difference (positive is better)", *shown]]
-
-
-def _with_nan(values: Sequence[float | None]) -> list[float]:
-    return [float("nan") if value is None else value for value in values]

@@ -69,8 +69,14 @@ class Sweep(Summarized):
     goal: str = ""
 
     def __post_init__(self) -> None:
-        if type(self.seeds) is not int or self.seeds < 1:
-            raise ValueError(f"seeds is {self.seeds!r}; a sweep has at least one seed")
+        integers = [("seeds", self.seeds, 1), ("search_seed", self.search_seed, 0)]
+        if self.trials is not None:
+            integers.append(("trials", self.trials, 1))
+        for name, value in self.halving.items():
+            integers.append((f"halving: {name}", value, 2 if name == "factor" else 1))
+        for name, value, smallest in integers:
+            if type(value) is not int or value < smallest:
+                raise ValueError(f"{name} is {value!r}; it is an integer of at least {smallest}")
         if isinstance(self.metrics, str):
             raise ValueError(f"metrics is {self.metrics!r}; give a list of names")
         _check_overrides("also", self.also)
@@ -95,15 +101,6 @@ class Sweep(Summarized):
             raise ValueError("trials is missing: the number of trials of the search")
         if self.halving and not {"first"} <= set(self.halving) <= {"first", "factor"}:
             raise ValueError(f"halving is {self.halving!r}; write {{'first': steps, 'factor': 3}}")
-        integers: list[tuple[str, Any, int]] = [
-            ("trials", self.trials, 1),
-            ("search_seed", self.search_seed, 0),
-        ]
-        for name, value in self.halving.items():
-            integers.append((f"halving: {name}", value, 2 if name == "factor" else 1))
-        for name, value, smallest in integers:
-            if value is not None and (type(value) is not int or value < smallest):
-                raise ValueError(f"{name} is {value!r}; it is an integer of at least {smallest}")
 
     def summary(self) -> Mapping[str, Any]:
         """The config, the number of seeds, and the overrides of each row."""

@@ -7,7 +7,7 @@ import dataclasses
 import io
 import json
 import logging
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -37,8 +37,8 @@ from transformer_jax.runs.workdir import (
 )
 from transformer_jax.runtime.files import parse_json, read_regular
 
-_PLACES = ("data.dir", "data.cache_dir", "also")
-"""Fields that may differ between rows of one name."""
+PLACES = ("data.dir", "data.cache_dir", "data.num_workers")
+"""Config fields that say where data are read and how, not which."""
 _MOST_NAMED = 3  # fields that a message names
 
 logger = logging.getLogger(__name__)
@@ -86,13 +86,9 @@ def is_complete(row: Row | None, sweep: Sweep) -> bool:
 def result_of(folder: SweepFolder, name: str, asked: Mapping[str, Any] | None) -> Row | None:
     """The finished row of this name in a sweep's folder, whichever process trained it; None if it
     is not finished, or is not the one `asked` for."""
-    content = folder.result(name)
-    if content is None:
-        return None
-    result = _parse_result(content, f"{folder}/{folder_name(name)}/{RESULT}", name, "")
-    if result is None or (asked is not None and _mismatch(result, asked)):
-        return None
-    return result.row
+    result = _result(folder.result(name), name, "", "")
+    is_other = result and asked and _differences(result.fields, _fields(asked, ""))
+    return None if result is None or is_other else result.row
 
 
 def saved_row(path: Path, name: str, asked: Mapping[str, Any], *, warns: bool = True) -> Row | None:
@@ -101,10 +97,10 @@ def saved_row(path: Path, name: str, asked: Mapping[str, Any], *, warns: bool = 
     None if there is no file, or the row is a trial that now trains to another step; or, with a
     warning, if it is damaged or of another config.
     """
-    result = _read_result(path, name, "it is measured again" if warns else "")
+    result = _result(_content(path), name, str(path), "it is measured again" if warns else "")
     if result is None or result.fields["until"] != asked.get("until"):
         return None
-    reason = _mismatch(result, asked)
+    reason = _differences(result.fields, _fields(asked, ""))
     if reason and warns:
         logger.warning("%s is the result of another sweep: %s; it is measured again", path, reason)
     return None if reason else result.row
@@ -113,8 +109,7 @@ def saved_row(path: Path, name: str, asked: Mapping[str, Any], *, warns: bool = 
 def warn_of_other_rows(folder: SweepFolder, names: Collection[str]) -> None:
     """Warns if the folder's table has rows that are not among `names`, of another sweep or of an
     earlier form of this one: the tables will leave them out."""
-    table = folder.read(f"{TABLE}.csv") or b""
-    others = [name for name in _table_names(table) if name not in names]
+    others = [name for name in _table_names(folder.read(f"{TABLE}.csv")) if name not in names]
     finished = [name for name in others if folder.result(name) is not None]
     if finished:
         logger.warning(
@@ -194,114 +189,111 @@ def merge_tables(*workdirs: str | Path) -> Rows:
     """
     if not workdirs:
         raise UserError("table: give at least one folder of a sweep")
-    merged: dict[str, Result] = {}
+    results: list[Result] = []
+    validated = {}
     for workdir in workdirs:
-        results = _results(readable_folder(workdir))
-        if not results:
+        of_sweep = _results(readable_folder(workdir))
+        if not of_sweep:
             raise UserError(f"table: {workdir} holds no finished row of a sweep")
-        if merged:
-            _require_same_validation(next(iter(merged.values())), results[0])
-        for result in results:
-            first = merged.setdefault(result.row.name, result)
-            _require_same_row(first, result)
-            if result.row.seeds > first.row.seeds:
-                merged[result.row.name] = result
+        validated[of_sweep[0].place] = of_sweep[0].fields
+        results += of_sweep
+    require_same_validation("table", validated)
+    merged: dict[str, Result] = {}
+    for result in results:
+        first = merged.setdefault(result.row.name, result)
+        different = _differences(first.fields, result.fields, (*PLACES, "also"))
+        if different:
+            raise UserError(
+                f"table: row {first.row.name!r} has different configs in {first.place} and in "
+                f"{result.place}: {different}; leave one folder out, or rename the row and train "
+                "it again"
+            )
+        if result.row.seeds > first.row.seeds:
+            merged[result.row.name] = result
     return Rows(result.row for result in merged.values())
 
 
-def _require_same_row(first: Result, second: Result) -> None:
-    different = _differences(first.fields, second.fields, _PLACES)
-    if different:
-        raise UserError(
-            f"table: row {first.row.name!r} has different configs in {first.place} and in "
-            f"{second.place}: {different}; leave one folder out, or rename the row and train it "
-            "again"
-        )
+def require_same_validation(verb: str, of_runs: Mapping[str, Mapping[str, Any]]) -> None:
+    """Raises UserError unless runs with these fields and digests, by their names, were validated on
+    the same examples."""
+    (first_name, first), *others = of_runs.items()
+    for other_name, other in others:
+        for name, (value, other_value) in _differing_content(first, other).items():
+            if is_validation_field(name) or name == VALIDATION_DATA:
+                raise UserError(
+                    f"{verb}: {first_name} and {other_name} were not validated on the same "
+                    f"examples: {name} is {value!r} and {other_value!r}"
+                )
 
 
-def _require_same_validation(first: Result, second: Result) -> None:
-    name = other_validation(first.fields, second.fields)
-    if name:
-        raise UserError(
-            f"table: {first.place} and {second.place} were not validated on the same examples: "
-            f"{name} is {first.fields.get(name)!r} and {second.fields.get(name)!r}"
-        )
+def differing(*of_runs: Mapping[str, Any], ignored: Collection[str]) -> dict[str, tuple[Any, ...]]:
+    """Names whose values differ among runs, with the value of each; None where a run has none."""
+    values_of = {}
+    for name in dict.fromkeys(name for of_run in of_runs for name in of_run):
+        values = tuple(of_run.get(name) for of_run in of_runs)
+        if name not in ignored and any(value != values[0] for value in values):
+            values_of[name] = values
+    return values_of
 
 
-def other_validation(first: Mapping[str, Any], second: Mapping[str, Any]) -> str:
-    """Name of the first field or digest that shows that two runs were validated on other examples;
-    empty if none differs."""
-    for name in _differing_names(first, second):
-        if is_validation_field(name) or name == VALIDATION_DATA:
-            return name
-    return ""
-
-
-def _differing_names(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[str]:
-    """Names whose values differ. Where both have digests of their data, these count, and the fields
-    that say where data are do not."""
+def _differing_content(
+    first: Mapping[str, Any], second: Mapping[str, Any], ignored: Collection[str] = ()
+) -> dict[str, tuple[Any, ...]]:
+    """`differing`; where both have digests of their data, these count, and the fields that say
+    where data are do not."""
     digests = (TRAINING_DATA, VALIDATION_DATA)
-    has_digests = all(name in fields for name in digests for fields in (first, second))
-    return [
-        name
-        for name in dict.fromkeys((*first, *second))
-        if first.get(name) != second.get(name)
-        and not (names_data(name) if has_digests else name in digests)
-    ]
+    if any(name not in fields for name in digests for fields in (first, second)):
+        return differing(first, second, ignored=(*ignored, *digests))
+    fields = differing(first, second, ignored=ignored)
+    return {name: values for name, values in fields.items() if not names_data(name)}
 
 
 def _differences(
-    first: Mapping[str, Any], second: Mapping[str, Any], ignored: Sequence[str] = ()
+    first: Mapping[str, Any], second: Mapping[str, Any], ignored: Collection[str] = ()
 ) -> str:
     """Names and values of the fields that differ; empty if none does."""
-    different = [
-        f"{name} is {first.get(name)!r} and {second.get(name)!r}"
-        for name in _differing_names(first, second)
-        if name not in ignored
-    ]
+    contents = _differing_content(first, second, ignored)
+    different = [f"{name} is {a!r} and {b!r}" for name, (a, b) in contents.items()]
     more = len(different) - _MOST_NAMED
     shown = ", ".join(different[:_MOST_NAMED])
     return escape_controls(shown + (f", and {more} more" if more > 0 else ""))
 
 
-def _mismatch(result: Result, asked: Mapping[str, Any]) -> str:
-    """Reason why a result is not of the row asked for; empty if it is."""
-    return _differences(result.fields, _fields(asked, "sweep"))
-
-
 def _results(workdir: Path) -> list[Result]:
     """Finished rows of a sweep, or of `train --seeds`, in the order of the table."""
-    try:
-        names = _table_names(read_regular(workdir / f"{TABLE}.csv"))
-    except OSError:
-        return []
+    names = _table_names(_content(workdir / f"{TABLE}.csv"))
     paths = {name: workdir / folder_name(name) / RESULT for name in names}
     if len(names) == 1 and not paths[names[0]].exists():
         paths = {names[0]: workdir / RESULT}  # of `train --seeds`
-    results = [_read_result(path, name, "its row is left out") for name, path in paths.items()]
+    results = [
+        _result(_content(path), name, str(path), "its row is left out")
+        for name, path in paths.items()
+    ]
     return [result for result in results if result is not None]
 
 
-def _table_names(table: bytes) -> list[str]:
-    """Names of the rows of a table.csv; none if it is damaged."""
+def _content(path: Path) -> bytes | None:
     try:
-        lines = list(csv.DictReader(io.StringIO(table.decode())))
+        return read_regular(path)
+    except OSError:
+        return None
+
+
+def _table_names(table: bytes | None) -> list[str]:
+    """Names of the rows of a table.csv; none if it is missing or damaged."""
+    try:
+        lines = list(csv.DictReader(io.StringIO((table or b"").decode())))
     except (ValueError, csv.Error):
         return []
     names = [line.get("row") for line in lines]
     return [name for name in names if name and folder_name(name).strip(".")]
 
 
-def _read_result(path: Path, name: str, consequence: str) -> Result | None:
-    """The result in a file, as `_parse_result`; None if there is no file."""
-    try:
-        return _parse_result(read_regular(path), str(path), name, consequence)
-    except OSError:
+def _result(content: bytes | None, name: str, place: str, consequence: str) -> Result | None:
+    """The result of a row; None if there is none, or, with a warning of the consequence if any, it
+    is damaged."""
+    if content is None:
         return None
-
-
-def _parse_result(content: bytes, place: str, name: str, consequence: str) -> Result | None:
-    """The result in a file; None if it is damaged, with a warning of the consequence if any."""
     try:
         tree = parse_json(content)
         return Result(Row(name, **tree["row"]), _fields(tree["asked"], place), place)

@@ -17,6 +17,7 @@ from random import Random
 from typing import Any
 
 from transformer_jax.errors import UserError, install_hint
+from transformer_jax.lab.report import with_nan
 from transformer_jax.lab.sweeps.definition import Sweep
 from transformer_jax.lab.sweeps.tables import Row, Rows
 from transformer_jax.ranges import short_repr
@@ -197,7 +198,7 @@ class Search:
     def score(self, row: Row) -> float:
         """Score of a trial: the mean over its seeds, higher is better; -inf if one has diverged."""
         name = self.goal.removeprefix("-")
-        values = [math.nan if value is None else value for value in row.metrics.get(name, [None])]
+        values = with_nan(row.metrics.get(name, [None]))
         mean = sum(values) / len(values)
         if not math.isfinite(mean):
             return -math.inf

@@ -87,16 +87,14 @@ class Row:
         """Values of a metric, NaN for a seed that diverged."""
         return [value for value in self.metrics.get(metric, ()) if value is not None]
 
-    def finite(self, metric: str) -> list[float]:
-        return finite(self.metrics.get(metric, ()))
-
     def mean(self, metric: str) -> float:
         """Mean over the seeds that have the metric; NaN if none has."""
-        return statistics.fmean(self.finite(metric)) if self.finite(metric) else math.nan
+        values = finite(self.metrics.get(metric, ()))
+        return statistics.fmean(values) if values else math.nan
 
     def deviation(self, metric: str) -> float:
         """Standard deviation of the sample; NaN for fewer than two seeds."""
-        values = self.finite(metric)
+        values = finite(self.metrics.get(metric, ()))
         return statistics.stdev(values) if len(values) > 1 else math.nan
 
 
@@ -197,19 +195,15 @@ def _legend(rows: Sequence[Row]) -> list[str]:
 def _test_values(test: SeedTest | None) -> dict[str, float]:
     """The numbers of a difference from the first row; NaN for what was not tested."""
     if test is None:
-        numbers: tuple[float | None, ...] = (None,) * 5
-    else:
-        interval = test.difference  # of 95%
-        numbers = (
-            interval.mean,
-            interval.low,
-            interval.high,
-            test.p_adjusted,
-            test.seeds_to_decide,
-        )
-    names = ("difference", "low", "high", "p_holm", "seeds_to_decide")
-    values = [math.nan if number is None else number for number in numbers]
-    return dict(zip(names, values, strict=True))
+        return dict.fromkeys(("difference", "low", "high", "p_holm", "seeds_to_decide"), math.nan)
+    interval = test.difference  # of 95%
+    return {
+        "difference": interval.mean,
+        "low": interval.low,
+        "high": interval.high,
+        "p_holm": test.p_adjusted,
+        "seeds_to_decide": math.nan if test.seeds_to_decide is None else test.seeds_to_decide,
+    }
 
 
 def _trial_columns(rows: Sequence[Row]) -> dict[str, str]:

@@ -26,14 +26,15 @@ if (values.length) {
 
 if (found.over_seeds.length) {
   document.getElementById("seeds-section").hidden = false;
+  const isBounded = ({ difference: { low, high } }) => low !== null && high !== null;
   const reach = (metric) =>
-    Math.max(...found.over_seeds.filter((test) => test.metric === metric).flatMap(({ difference: { low, high } }) => [Math.abs(low), Math.abs(high)]));
+    Math.max(...found.over_seeds.filter((test) => test.metric === metric && isBounded(test)).flatMap(({ difference: { low, high } }) => [Math.abs(low), Math.abs(high)]));
   const rows = found.over_seeds.map((test) =>
     row(
       heading(test.metric),
       isolated(test.name),
-      number(signed(test.difference.mean)),
-      intervalBar(test.difference, reach(test.metric)),
+      number(test.difference.mean === null ? "" : signed(test.difference.mean)),
+      isBounded(test) ? intervalBar(test.difference, reach(test.metric)) : element("td"),
       number(shown(test.p_adjusted)),
       number(shown(test.p_permutation)),
       verdict(test.differs, test.seeds_to_decide ? `about ${test.seeds_to_decide} seeds` : ""),
