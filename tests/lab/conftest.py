@@ -35,5 +35,7 @@ def show(browser, tmp_path):
 
     yield open_
     for tab in tabs:
-        assert tab.complaints() == []
+        # Chromium advises a test that reads pixels back more than once.
+        complaints = map(str, tab.complaints())
+        assert [text for text in complaints if "willReadFrequently" not in text] == []
         tab.close()

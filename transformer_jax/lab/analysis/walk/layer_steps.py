@@ -284,9 +284,9 @@ def _feed_forward_steps(part: Part, path: str) -> Iterator[WalkStep]:
         neuron=largest,
         largest=neurons[largest],
     )
-    without_bias = None if c.feed_forward_bias else "FFN(x) = h W_2"
+    outer_formula = None if c.feed_forward_bias else "FFN(x) = h W_2"
     y = part.trace.values[path]
-    yield part.step("feed_forward", y, neurons=len(neurons), formula=without_bias)
+    yield part.step("feed_forward", y, neurons=len(neurons), formula=outer_formula)
 
 
 def embedding_steps(trace: Trace, stack: str) -> Iterator[WalkStep]:
