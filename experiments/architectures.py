@@ -34,6 +34,7 @@ from transformer_jax.lab.pictures.style import grid, styled
 from transformer_jax.lab.sweeps.tables import Row, as_csv, as_markdown
 from transformer_jax.runs.run import Run
 from transformer_jax.runs.workdir import read_metrics
+from transformer_jax.scoring.statistics import finite
 from transformer_jax.scoring.text import bleu_by_length, score_translations
 
 CONFIGS = Path(__file__).parents[1] / "configs"
@@ -178,7 +179,7 @@ def draw_lengths(rows: Sequence[Row], output: Path) -> None:
     lengths = [name for name in rows[0].metrics if name.endswith(" words")]
     panels = {
         f"equal {equal}": {
-            each.name.partition(": ")[2]: [each.finite(name) for name in lengths]
+            each.name.partition(": ")[2]: [finite(each.measured(name)) for name in lengths]
             for each in rows
             if each.name.startswith(f"equal {equal}: ")
         }

@@ -4,12 +4,13 @@
     zcat MULTI30K/train.en.gz | sed -n 2901,15950p > captions.en
     zcat MULTI30K/train.de.gz | sed -n 15951,29000p > captions.de
     python -m transformer_jax sweep --sweep=experiments/sweeps/bodies.py --workdir=runs/bodies \\
-        --config.data.train_text=WIKITEXT2/wiki.train.tokens.gz,TATOEBA/train.en.gz,\\
-    TATOEBA/train.de.gz,captions.en,captions.de --config.data.valid_text=VALID
+        --config.data.train_text=TEXTS --config.data.valid_text=VALID
 
-No sentence is there in both languages but Tatoeba's, and no pair that is fine-tuned on. The sweeps
-that start from these bodies are bodies_translate, bodies_parse, bodies_tag and bodies_classify;
-results: experiments/results/denoising.md.
+TEXTS are WIKITEXT2/wiki.train.tokens.gz, train.en.gz and train.de.gz of Tatoeba, captions.en and
+captions.de, with commas and without spaces; VALID are sentences of both languages. Only Tatoeba's
+are there in both, and no pair that is fine-tuned on is. The sweeps that start from these bodies are
+bodies_translate, bodies_parse, bodies_tag and bodies_classify; results:
+experiments/results/denoising.md.
 """
 
 BODIES = "runs/bodies"  # the workdir of this sweep

@@ -14,7 +14,7 @@ from transformer_jax.summary import MOST_LINES
 
 STEP = step(
     *("softmax", ("encoder", "layer 0"), np.ones((9, 9)), ["query", "key"]),
-    instead={"explanation": "<script>"},
+    explanation="<script>",
 )
 NODE = Node(0, None, 0, "<script>", 0.0, "start", None, "")
 SHOWN = {

@@ -104,7 +104,8 @@ def test_a_seed_that_diverged_is_the_worst_or_told(copies, show):
     """One that trained beside others has records without a loss; alone, it has no later ones."""
     path = copies / "better" / "seed_2" / "metrics.jsonl"
     lines = path.read_text().splitlines(keepends=True)
-    path.write_text("".join(lines[:-1]) + '{"step": 30, "split": "valid", "loss": null}\n')
+    last = {"step": 30, "split": "valid", "loss": None, "train_loss": None}
+    path.write_text("".join(lines[:-1]) + f"{json.dumps(last)}\n")
     found = tj.compare(copies / "base", copies / "better")
     assert list(found.values) == ["loss"] and math.isnan(found.values["loss"]["better"][2])
     assert found.tests[0].difference.test == "rank permutation"
