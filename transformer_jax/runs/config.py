@@ -452,7 +452,8 @@ def _check_trainable(settings: Settings, defaults: Mapping[str, Any]) -> None:
         other (`check_sections`).
     """
     values = settings.values
-    changed = [name for name in FIELDS if values[name] not in (defaults[name], DEFAULTS[name])]
+    unread = [name for name in FIELDS if name in settings.resolved.unread]
+    changed = [name for name in unread if values[name] not in (defaults[name], DEFAULTS[name])]
     not_loaded = [name for name in changed if not settings.origin(name).is_loaded]
     refuse_unread(settings.resolved, not_loaded)
     refuse_unread_layers(settings.resolved)
