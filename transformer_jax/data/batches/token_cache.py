@@ -289,8 +289,6 @@ def _content(source: object) -> Iterator[Buffer]:
             yield f"{len(source)} ".encode()
             for element in source:
                 yield from _content(element)
-        case dict():
-            yield from _content(tuple(source.items()))
         case np.ndarray():
             yield f"{source.dtype.str} {source.shape} ".encode()
             yield np.ascontiguousarray(source)
@@ -300,7 +298,8 @@ def _content(source: object) -> Iterator[Buffer]:
         case WholeFiles():
             yield from _content(tuple(map(TextLines, source.paths)))
         case functools.partial():
-            yield from _content((source.func, source.args, source.keywords))
+            args = [tuple(arg.items()) if isinstance(arg, dict) else arg for arg in source.args]
+            yield from _content((source.func, args, *sorted(source.keywords.items())))
         case FunctionType():
             name = f"{source.__module__}.{source.__qualname__} "
             if not name.startswith("transformer_jax.data.") or "<" in name:  # such as a lambda
