@@ -115,7 +115,7 @@ def test_what_cannot_be_checked_is_one_line():
                 lambda q, k, v: time.sleep(2), seconds=0.1
             ),
             "it returns the shape [1]": lambda: tj.check_attention(lambda q, k, v: np.ones(1)),
-            "it returns NoneType, no array": lambda: tj.check_attention(lambda q, k, v: None),
+            "it returns nothing": lambda: tj.check_attention(lambda q, k, v: None),
             "a check takes a function, and type": lambda: tj.check_attention(np.ndarray),
             "it returns str, no array": lambda: tj.check_loss(lambda logits, labels: "0.5"),
             "has no parameters": lambda: tj.check_mask(lambda: 1),

@@ -224,7 +224,8 @@ class Subject:
                 is_float = jax.numpy.issubdtype(array.dtype, jax.numpy.floating)
                 self.precision = float(jax.numpy.finfo(array.dtype).eps) if is_float else 0.0
                 return array.astype(np.float64)
-        raise self.rejected(f"it returns {type(first).__name__}, no array")
+        kind = "nothing" if first is None else f"{type(first).__name__}, no array"
+        raise self.rejected(f"it returns {kind}")
 
     def tolerance(self, size: int) -> float:
         """Largest difference of an output of that size that is equal, in its precision."""
