@@ -6,6 +6,8 @@ import contextlib
 import dataclasses
 import itertools
 import logging
+import logging.handlers
+import queue
 import tempfile
 import unicodedata
 from collections.abc import Callable, Iterator, Sequence
@@ -30,11 +32,7 @@ from transformer_jax.lab.verification.outcomes import (
     compare_places,
     compare_trees,
 )
-from transformer_jax.lab.verification.subject import (
-    VOCAB,
-    Subject,
-    first_gradients,
-)
+from transformer_jax.lab.verification.subject import VOCAB, Subject
 from transformer_jax.logs import trackers
 from transformer_jax.logs.records import OF_ONE_TRAINING
 from transformer_jax.losses import TokenLoss, TokenLosses
@@ -78,29 +76,28 @@ def tokenized(subject: Subject) -> Comparison:
     with tempfile.TemporaryDirectory() as folder:
         tokenizer = train_tokenizers(config, {"text": texts}, Path(folder) / "new").text("text")
         again = load_tokenizers(Path(folder) / "new").text("text")
-    checks: dict[str, Callable[[str], bool]] = {
-        "is read otherwise after loading": lambda text: (
-            tokenizer.encode(text) == again.encode(text)
-        ),
-        "has an id that is not in the vocabulary": lambda text: all(
-            0 <= i < tokenizer.vocab_size for i in tokenizer.encode(text)
-        ),
-        "has ids without a piece, or without a mark of words": lambda text: (
-            len(tokenizer.encode(text))
-            == len(tokenizer.pieces(tokenizer.encode(text)))
-            == len(tokenizer.starts_word(tokenizer.encode(text)))
-        ),
-        "has a word without ids, or with a mark of words in it": lambda text: _marks_words(
-            tokenizer, text.split()
-        ),
-    }
-    if kind.is_lossless:
-        checks["is decoded to another text"] = lambda text: _gives_back(tokenizer, text)
-    for fault, check in checks.items():
-        for text in texts:
-            if not check(text):
-                return Comparison(np.inf, np.inf, f"{text!r} {fault}", BITS)
+    for text in texts:
+        fault = _fault_of(tokenizer, again, text, kind.is_lossless)
+        if fault:
+            return Comparison(np.inf, np.inf, f"{text!r} {fault}", BITS)
     return Comparison(0.0, 0.0, "", BITS)
+
+
+def _fault_of(tokenizer: Tokenizer, again: Tokenizer, text: str, is_lossless: bool) -> str:
+    """What is wrong with how a text is read, if anything."""
+    ids = tokenizer.encode(text)
+    if ids != again.encode(text):
+        return "is read otherwise after loading"
+    if not all(0 <= i < tokenizer.vocab_size for i in ids):
+        return "has an id that is not in the vocabulary"
+    if not len(ids) == len(tokenizer.pieces(ids)) == len(tokenizer.starts_word(ids)):
+        return "has ids without a piece, or without a mark of words"
+    if not _marks_words(tokenizer, text.split()):
+        return "has a word without ids, or with a mark of words in it"
+    is_known = is_lossless and not tokenizer.count_unknown(ids)
+    if is_known and _plain(tokenizer.decode(ids)) != _plain(text):
+        return "is decoded to another text"
+    return ""
 
 
 def _vocab_size(kind: str) -> int:
@@ -117,11 +114,6 @@ def _marks_words(tokenizer: Tokenizer, words: Sequence[str]) -> bool:
         if not first or (word.isalnum() and any(others)):
             return False
     return True
-
-
-def _gives_back(tokenizer: Tokenizer, text: str) -> bool:
-    ids = tokenizer.encode(text)
-    return bool(tokenizer.count_unknown(ids)) or _plain(tokenizer.decode(ids)) == _plain(text)
 
 
 def _plain(text: str) -> str:
@@ -291,11 +283,11 @@ def fused(subject: Subject) -> Comparison:
         raise DoesNotApplyError("model.attention is plain")
     plain = low.but(model__attention="plain")
     with record_kernel_choices() as choices:
-        gradients = first_gradients(low, low.engine)
+        gradients = low.gradients
     if not any(choice.name == name for choice in choices):
         reasons = ", ".join({choice.reason for choice in choices}) or "there is no attention"
         raise RuntimeError(f"the kernel was not called: {reasons}")
-    return compare_trees(gradients, first_gradients(plain, plain.engine), BFLOAT16)
+    return compare_trees(gradients, plain.gradients, BFLOAT16)
 
 
 def continued(subject: Subject) -> Comparison:
@@ -390,13 +382,13 @@ def _recorded(workdir: Path) -> dict[tuple[Any, ...], Any]:
 @contextlib.contextmanager
 def _failing_trackers() -> Iterator[None]:
     """Raises RuntimeError if a tracker fails in the block, which training only logs."""
-    messages: list[str] = []
-    handler = logging.Handler(logging.WARNING)
-    handler.emit = lambda record: messages.append(record.getMessage())  # type: ignore[method-assign]
+    records: queue.SimpleQueue[logging.LogRecord] = queue.SimpleQueue()
+    handler = logging.handlers.QueueHandler(records)
+    handler.setLevel(logging.WARNING)
     trackers.logger.addHandler(handler)
     try:
         yield
     finally:
         trackers.logger.removeHandler(handler)
-    if messages:
-        raise RuntimeError(messages[0])
+    if not records.empty():
+        raise RuntimeError(records.get().getMessage())

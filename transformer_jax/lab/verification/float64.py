@@ -2,6 +2,7 @@
 """Computes a traced program again with all its floating-point numbers in float64."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import jax
@@ -41,10 +42,10 @@ def _widened(value: Any) -> Any:
     return jnp.asarray(value, jnp.float64) if is_float else value
 
 
-def _evaluate(closed: core.ClosedJaxpr, inputs: Sequence[Any]) -> list[Any]:
-    values: dict[Any, Any] = {}
+def _evaluate(jaxpr: Any, inputs: Sequence[Any]) -> list[Any]:
+    closed = jaxpr if isinstance(jaxpr, core.ClosedJaxpr) else core.ClosedJaxpr(jaxpr, ())
+    values: dict[Any, Any] = dict(zip(closed.jaxpr.invars, inputs, strict=True))
     values.update(zip(closed.jaxpr.constvars, map(_widened, closed.consts), strict=True))
-    values.update(zip(closed.jaxpr.invars, inputs, strict=True))
 
     def read(variable: Any) -> Any:
         is_literal = isinstance(variable, core.Literal)
@@ -56,22 +57,21 @@ def _evaluate(closed: core.ClosedJaxpr, inputs: Sequence[Any]) -> list[Any]:
     return list(map(read, closed.jaxpr.outvars))
 
 
-def _apply(equation: Any, inputs: list[Any]) -> Sequence[Any]:
+def _apply(equation: Any, inputs: list[Any]) -> Any:
     name = equation.primitive.name
     params = equation.params
     match name:
         case _ if name in _INLINED or name in _CUSTOM:
             inner = params.get("jaxpr") or params.get("call_jaxpr") or params.get("fun_jaxpr")
-            return _evaluate(_closed(inner), inputs)
+            return _evaluate(inner, inputs)
         case "scan":
             return _scan(equation, inputs)
         case "while":
             return _while(params, inputs)
         case "cond":
             index, *operands = inputs
-            branches = [_branch(branch) for branch in params["branches"]]
-            results: Sequence[Any] = jax.lax.switch(index, branches, *operands)
-            return results
+            branches = [partial(_evaluate_each, branch) for branch in params["branches"]]
+            return jax.lax.switch(index, branches, *operands)
         case "reduce":
             return _reduce(params, inputs)
         case _ if name.startswith("scatter"):
@@ -88,28 +88,22 @@ def _apply(equation: Any, inputs: list[Any]) -> Sequence[Any]:
     return results if equation.primitive.multiple_results else [results]
 
 
-def _reduce(params: Any, inputs: list[Any]) -> Sequence[Any]:
+def _evaluate_each(jaxpr: Any, *inputs: Any) -> list[Any]:
+    return _evaluate(jaxpr, inputs)
+
+
+def _reduce(params: Any, inputs: list[Any]) -> Any:
     count = len(inputs) // 2
-    body = _closed(params["jaxpr"])
 
     def combine(left: Sequence[Any], right: Sequence[Any]) -> tuple[Any, ...]:
-        return tuple(_evaluate(body, [*left, *right]))
+        return tuple(_evaluate(params["jaxpr"], [*left, *right]))
 
-    operands, starts = tuple(inputs[:count]), tuple(inputs[count:])
-    results: Sequence[Any] = jax.lax.reduce(operands, starts, combine, params["dimensions"])
-    return results
-
-
-def _closed(jaxpr: Any) -> core.ClosedJaxpr:
-    return jaxpr if isinstance(jaxpr, core.ClosedJaxpr) else core.ClosedJaxpr(jaxpr, ())
-
-
-def _branch(closed: core.ClosedJaxpr) -> Callable[..., Sequence[Any]]:
-    return lambda *operands: _evaluate(_closed(closed), operands)
+    operands = tuple(inputs[:count])
+    return jax.lax.reduce(operands, tuple(inputs[count:]), combine, params["dimensions"])
 
 
 def _scan(equation: Any, inputs: list[Any]) -> Sequence[Any]:
-    body = _closed(equation.params["jaxpr"])
+    body = equation.params["jaxpr"]
     # What is stacked over the steps has one axis more than inside.
     num_carry = sum(map(_same_shape, equation.outvars, body.jaxpr.outvars))
     num_xs = len(inputs) - sum(map(_same_shape, equation.invars, body.jaxpr.invars))
@@ -130,23 +124,19 @@ def _same_shape(outer: Any, inner: Any) -> bool:
     return bool(outer.aval.shape == inner.aval.shape)
 
 
-def _while(params: Any, inputs: list[Any]) -> Sequence[Any]:
-    num_cond = params["cond_nconsts"]
-    num_body = params["body_nconsts"]
-    cond_consts = inputs[:num_cond]
-    body_consts = inputs[num_cond : num_cond + num_body]
-    results: Sequence[Any] = jax.lax.while_loop(
-        lambda carry: _evaluate(_closed(params["cond_jaxpr"]), [*cond_consts, *carry])[0],
-        lambda carry: _evaluate(_closed(params["body_jaxpr"]), [*body_consts, *carry]),
-        inputs[num_cond + num_body :],
+def _while(params: Any, inputs: list[Any]) -> Any:
+    first_of_body = params["cond_nconsts"]
+    first_of_carry = first_of_body + params["body_nconsts"]
+    of_cond = inputs[:first_of_body]
+    of_body = inputs[first_of_body:first_of_carry]
+    return jax.lax.while_loop(
+        lambda carry: _evaluate(params["cond_jaxpr"], [*of_cond, *carry])[0],
+        lambda carry: _evaluate(params["body_jaxpr"], [*of_body, *carry]),
+        inputs[first_of_carry:],
     )
-    return results
 
 
 def _wide_dtype(value: Any) -> Any:
     """float64 in place of a parameter that is another dtype of floating-point numbers."""
-    is_dtype = isinstance(value, np.dtype) or (
-        isinstance(value, type) and issubclass(value, np.generic)
-    )
-    is_float = is_dtype and jnp.issubdtype(value, jnp.floating)
+    is_float = isinstance(value, np.dtype | type) and jnp.issubdtype(value, jnp.floating)
     return np.dtype(np.float64) if is_float else value

@@ -6,7 +6,7 @@ B rows, K beams of a row, N = B K hypotheses, T tokens, V vocabulary.
 
 import dataclasses
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -76,34 +76,14 @@ def _leaked_gradients(subject: Subject) -> Comparison:
 
     @jax.jit
     def gradients(params: Any) -> Any:
-        """By the embeddings of each shape [B, T]: the gradients [J, B, T] of prediction j."""
-
-        def logits(shifts: Mapping[tuple[int, ...], jax.Array]) -> jax.Array:
-            def shifted(x: jax.Array) -> jax.Array:
-                return x + shifts[x.shape[:2]] if x.shape[:2] in shifts else x
-
-            with intercept_embeddings(shifted):
-                return apply_model(task.model, params, *task.supervised(batch).inputs)
-
-        zeros = {ids.shape: jnp.zeros((*ids.shape, width)) for ids in segments.values()}
-        outputs, backward = jax.vjp(logits, zeros)
-        direction = jax.random.normal(jax.random.key(0), outputs.shape[-1:])
-        chosen = jnp.eye(outputs.shape[1])[:, None, :, None] * direction
-
-        def of_prediction(chosen: jax.Array) -> Any:
-            (by_shape,) = backward(jnp.broadcast_to(chosen, outputs.shape))
-            return jax.tree.map(lambda x: jnp.abs(x).max(axis=-1), by_shape)
-
-        return jax.vmap(of_prediction)(chosen)
+        logits = partial(apply_model, task.model, params, *task.supervised(batch).inputs)
+        return _gradients_by_tokens(logits, [ids.shape for ids in segments.values()], width)[1]
 
     by_shape = jax.device_get(gradients(subject.params))
     of_examples = []
     for example in range(_MOST_EXAMPLES + 1):  # 0: padding
-        largest = [
-            np.where(ids == example, by_shape[ids.shape], 0).max(axis=2)
-            for ids in segments.values()
-        ]
-        of_examples.append(np.max(largest, axis=0))
+        of_example = [np.where(x == example, by_shape[x.shape], 0) for x in segments.values()]
+        of_examples.append(np.max([x.max(axis=2) for x in of_example], axis=0))
     ordered = np.sort(of_examples, axis=0)
     second_largest = ordered[-2].T  # [B, J]; the largest is that of the own example
     counted = np.asarray(task.supervised(batch).counted)
@@ -115,6 +95,34 @@ def _leaked_gradients(subject: Subject) -> Comparison:
 
     scale = float(ordered.max()) or 1.0
     return compare_places(1 + leaked / scale, np.ones_like(leaked), place)
+
+
+def _gradients_by_tokens(
+    logits: Callable[[], jax.Array], shapes: Sequence[tuple[int, ...]], width: int
+) -> tuple[jax.Array, Any]:
+    """Logits [B, J, V], and their gradients by the embedded tokens of each shape [B, T].
+
+    Of each prediction j they are [J, B, T]: the largest of a token's features, in one drawn
+    direction of the logits. One for all: J backward passes instead of J V.
+    """
+
+    def shifted_logits(shifts: Mapping[tuple[int, ...], jax.Array]) -> jax.Array:
+        def shifted(x: jax.Array) -> jax.Array:
+            return x + shifts[x.shape[:2]] if x.shape[:2] in shifts else x
+
+        with intercept_embeddings(shifted):
+            return logits()
+
+    zeros = {shape: jnp.zeros((*shape, width)) for shape in shapes}
+    outputs, backward = jax.vjp(shifted_logits, zeros)
+    direction = jax.random.normal(jax.random.key(0), outputs.shape[-1:])
+
+    def of_prediction(chosen: jax.Array) -> Any:
+        (by_shape,) = backward(jnp.broadcast_to(chosen, outputs.shape))
+        return jax.tree.map(lambda x: jnp.abs(x).max(axis=-1), by_shape)
+
+    chosen = jnp.eye(outputs.shape[1])[:, None, :, None] * direction
+    return outputs, jax.vmap(of_prediction)(chosen)
 
 
 def _is_supervised(subject: Subject) -> bool:
@@ -180,10 +188,7 @@ def _loss_sums(subject: Subject, batch: Any) -> dict[str, Any]:
 
 
 def causal(subject: Subject) -> Comparison:
-    """No logits depend on a later token: their gradient is 0, and other tokens change nothing.
-
-    The gradient is taken with respect to the embedded tokens of the decoder.
-    """
+    """No logits depend on a later token: their gradient is 0, and other tokens change nothing."""
     model = _decoder(subject)
     if any(looks_ahead(subject.settings.model)):
         raise DoesNotApplyError("attention_layer 'bidirectional' sees later tokens")
@@ -193,19 +198,10 @@ def causal(subject: Subject) -> Comparison:
 
     @jax.jit
     def gradients(params: Any, tokens: Any) -> Any:
-        """Gradient of each position's logits, in a drawn direction, [T, T, D]."""
-        zeros = jnp.zeros((1, _LONGEST, width))
-
-        def logits(shift: jax.Array) -> jax.Array:
-            # Only the decoder reads rows of this length.
-            with intercept_embeddings(lambda x: x + shift if x.shape == shift.shape else x):
-                return _full_logits(subject, model, params, tokens)[0]
-
-        outputs, backward = jax.vjp(logits, zeros)
-        # One direction for all: T backward passes instead of T V.
-        direction = jax.random.normal(jax.random.key(0), outputs.shape[-1:])
-        cotangents = jnp.eye(_LONGEST)[:, :, None] * direction
-        return outputs, jax.vmap(lambda cotangent: backward(cotangent)[0][0])(cotangents)
+        logits = partial(_full_logits, subject, model, params, tokens)
+        # Only the decoder reads rows of this length.
+        outputs, by_shape = _gradients_by_tokens(logits, [tokens.shape], width)
+        return outputs[0], by_shape[tokens.shape][:, 0]
 
     logits, grads = jax.device_get(gradients(params, tokens))
     if not np.any(grads):
@@ -219,7 +215,7 @@ def causal(subject: Subject) -> Comparison:
         BITS,
     )
     if not gradient.is_equal:  # relative to all gradients, since 0 is expected of these
-        relative = gradient.absolute / float(np.abs(grads).max())
+        relative = gradient.absolute / float(grads.max())
         return dataclasses.replace(gradient, relative=relative)
     # Gradients do not show what is read otherwise, such as a mask computed from token ids.
     half = _LONGEST // 2
@@ -339,19 +335,16 @@ class Decoding:
 
 def _full_logits(
     subject: Subject, model: Any, params: Any, tokens: Any, sentences: np.ndarray | None = None
-) -> jax.Array:
+) -> Any:
     """Logits [N, T, V] of a decoder that reads whole rows; `sentences` numbers their sources."""
-    logits: Any
     if not isinstance(model, Seq2Seq):
-        logits = apply_model(model, params, tokens)
-        return logits
+        return apply_model(model, params, tokens)
     sentences = np.zeros(len(tokens), np.int32) if sentences is None else sentences
     source, lengths = (x[sentences] for x in _source(subject, len(_PROMPTS)))
     positions = np.broadcast_to(np.arange(source.shape[1], dtype=np.int32), source.shape)
     segment_ids = (positions < lengths[:, None]).astype(np.int32)
     inputs = {"source_positions": positions, "source_segment_ids": segment_ids, "target": tokens}
-    logits = model.apply({"params": params}, source, **inputs)
-    return logits
+    return model.apply({"params": params}, source, **inputs)
 
 
 def _source(subject: Subject, rows: int) -> tuple[np.ndarray, np.ndarray]:

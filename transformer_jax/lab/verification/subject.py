@@ -201,8 +201,28 @@ class Subject:
 
     @functools.cached_property
     def rows(self) -> list[list[dict[str, np.ndarray]]]:
-        """Examples of drawn tokens of each row of the batch."""
-        return draw_examples(self.task, self.vocab_sizes)
+        """Drawn examples of the rows of the batch: each holds up to three, and later rows are
+        fuller. Features with equally many slots have equally many tokens of each example."""
+        rng = np.random.default_rng(0)
+        lengths = self.task.lengths
+        rows = []
+        for row in range(ROWS):
+            count = 1 + row % min(_SEGMENTS, *lengths.values())
+            sizes = {}
+            for length in sorted(set(lengths.values())):
+                filled = max(count, 1 + row * (length - 1) // (ROWS - 1))
+                cuts = np.sort(rng.choice(np.arange(1, filled), count - 1, replace=False))
+                sizes[length] = np.diff([0, *cuts, filled])
+            examples = []
+            for i in range(count):
+                example = {}
+                for feature, length in lengths.items():
+                    least = FIRST_TOKEN if feature in self.task.read else 0
+                    vocab_size = self.vocab_sizes.get(feature, VOCAB)
+                    example[feature] = rng.integers(least, vocab_size, sizes[length][i])
+                examples.append(example)
+            rows.append(examples)
+        return rows
 
     @functools.cached_property
     def batch(self) -> dict[str, np.ndarray]:
@@ -324,30 +344,3 @@ def compile_step(
         return ran
 
     return run
-
-
-def draw_examples(task: Task, vocab_sizes: Mapping[str, int]) -> list[list[dict[str, np.ndarray]]]:
-    """Draws the examples of packed rows: each holds up to three, and later rows are fuller.
-
-    Features with equally many slots have equally many tokens of each example.
-    """
-    rng = np.random.default_rng(0)
-    lengths = task.lengths
-    rows = []
-    for row in range(ROWS):
-        count = 1 + row % min(_SEGMENTS, *lengths.values())
-        sizes = {}
-        for length in sorted(set(lengths.values())):
-            filled = max(count, 1 + row * (length - 1) // (ROWS - 1))
-            cuts = np.sort(rng.choice(np.arange(1, filled), count - 1, replace=False))
-            sizes[length] = np.diff([0, *cuts, filled])
-        examples = []
-        for i in range(count):
-            example = {}
-            for feature, length in lengths.items():
-                least = FIRST_TOKEN if feature in task.read else 0
-                vocab_size = vocab_sizes.get(feature, VOCAB)
-                example[feature] = rng.integers(least, vocab_size, sizes[length][i])
-            examples.append(example)
-        rows.append(examples)
-    return rows

@@ -57,7 +57,7 @@ def scanned(subject: Subject) -> Comparison:
         raise DoesNotApplyError("the architecture declares that its layers cannot be scanned")
     scans = subject.but(model__scan_layers=True)
     assert isinstance(scans.engine, ScanEngine)
-    return _compare(subject, first_gradients(scans, scans.engine), subject.gradients)
+    return _compare(subject, scans.gradients, subject.gradients)
 
 
 def rematerialized(subject: Subject, remat: str) -> Comparison:
@@ -68,8 +68,7 @@ def rematerialized(subject: Subject, remat: str) -> Comparison:
     if not any(equation.primitive.name in _REMAT for equation in loss.eqns):
         raise DoesNotApplyError("no layer of this architecture is one that train.remat knows")
     again = saved.but(train__remat=remat)
-    gradients = first_gradients(again, again.engine, draws=True)
-    return _compare(subject, gradients, saved.drawn_gradients)
+    return _compare(subject, again.drawn_gradients, saved.drawn_gradients)
 
 
 def accumulated(subject: Subject) -> Comparison:
@@ -77,7 +76,7 @@ def accumulated(subject: Subject) -> Comparison:
     if build.task_kind(subject.settings).batch_dependent:
         raise DoesNotApplyError("the task declares that its loss depends on the batch")
     parts = subject.but(train__accumulation_steps=2)
-    return _compare(subject, first_gradients(parts, parts.engine), subject.gradients)
+    return _compare(subject, parts.gradients, subject.gradients)
 
 
 def divided(subject: Subject, engine: str, axis: str) -> Comparison:
@@ -92,9 +91,7 @@ def repeated(subject: Subject) -> Comparison:
     """A step that is built, traced and compiled again gives the same bits."""
     first = subject.with_dropout
     again = Subject(first.settings)  # with a state of its own
-    return compare_trees(
-        first_gradients(again, again.engine, draws=True), first.drawn_gradients, BITS
-    )
+    return compare_trees(again.drawn_gradients, first.drawn_gradients, BITS)
 
 
 def randomness(subject: Subject) -> Comparison:

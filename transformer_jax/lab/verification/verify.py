@@ -142,12 +142,9 @@ def _settings_with(component: Any) -> Settings:
     for field, registry in CHOICES.items():
         for name, entry in registry.items():
             if entry is component:
-                shipped = "quickstart"
-                for base in getattr(component, "__mro__", ()):
-                    if base in _SHIPPED:
-                        shipped = _SHIPPED[base]
-                        break
-                return resolve_file(shipped, {field: name})
+                bases = getattr(component, "__mro__", ())
+                shipped = [_SHIPPED[base] for base in bases if base in _SHIPPED]
+                return resolve_file([*shipped, "quickstart"][0], {field: name})
     raise UserError(f"verify: {component!r} is neither a config nor registered as a component")
 
 
