@@ -170,8 +170,8 @@ def noise_mask(
     """True for hidden tokens, bool [length].
 
     Numbers of T5's `random_spans_noise_mask`, and its way to cut hidden tokens into spans. That
-    function always hides the end of a text, and of a sentence nothing else; here every way to place
-    the spans, with a visible token between two, is as likely as any other.
+    function hides the end of a text, and of a sentence nothing else, unless its `random_roll` is
+    set; here every way to place the spans, a visible token between two, is as likely as any other.
     """
     num_noise, num_spans = noise_spans(length, rate, mean_length)
     sizes = np.zeros(2 * num_spans + 1, int)  # visible and hidden ones in turn
