@@ -49,10 +49,10 @@ class WarmStart:
     """Starts from the parameters of another run's latest checkpoint, where it has them.
 
     Vocabulary tables may be padded to another number of rows (`model.vocab_multiple`). An
-    encoder-decoder can take its encoder from an encoder-only model such as BERT, and such a model
-    its encoder from an encoder-decoder such as T5: its table of
-    positions may be longer, and the embedding of token type 0, which such a model adds to every
-    token of a single text, is added to it. From a decoder-only model such as GPT it takes both
+    encoder-decoder can take its encoder from an encoder-only model such as BERT, whose table of
+    positions may be longer; the embedding of token type 0, which such a model adds to every token
+    of a single text, is added to that table. An encoder-only model can take its encoder from an
+    encoder-decoder such as T5. From a decoder-only model such as GPT an encoder-decoder takes both
     stacks (Zhang et al. 2025, T5Gemma); cross-attention is new, and its output starts at zero, so
     that the model at first computes what the decoder did. An encoder-only model takes its layers
     from one, too; they then see later tokens. Where one table serves both sides of the other run,

@@ -177,7 +177,7 @@ class SingleRun:
 
     @property
     def has_own_target(self) -> bool:
-        """Whether the run that training starts from has not the vocabulary of the targets."""
+        """True if the vocabulary of the targets is not one of the run that training starts from."""
         assert self.warm_start
         target = self.task.tokenizers.sha256.get("target")
         if not target:

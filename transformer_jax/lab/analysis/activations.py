@@ -125,10 +125,10 @@ class Predicted(NamedTuple):
 
 
 class Predictions(NamedTuple):
-    """Predictions for an example by position; `what` is "next token", "masked token" or "label"."""
+    """Predictions for an example; `kind` is "next token", "masked token" or "label"."""
 
-    what: str
-    each: tuple[Predicted, ...]
+    kind: str
+    by_position: tuple[Predicted, ...]
 
 
 def find_predictions(

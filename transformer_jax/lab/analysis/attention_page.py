@@ -75,7 +75,7 @@ def _predictions(predictions: Any) -> dict[str, Any]:
     if predictions is None:
         return {"what": "", "each": []}
     rows = []
-    for position, outputs, gold in predictions.each:
+    for position, outputs, gold in predictions.by_position:
         shown = outputs[: MOST_LABELS if position is None else MOST_OF_TOKEN]
         rows.append(
             {
@@ -85,7 +85,7 @@ def _predictions(predictions: Any) -> dict[str, Any]:
                 "gold": gold,
             }
         )
-    return {"what": predictions.what, "each": rows}
+    return {"what": predictions.kind, "each": rows}
 
 
 def _kind(attention: Any, kind: str) -> dict[str, Any]:

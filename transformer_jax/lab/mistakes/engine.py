@@ -220,7 +220,7 @@ class Subject:
         first = result[0] if isinstance(result, tuple) and result else result
         with contextlib.suppress(ValueError):  # rows of several lengths
             array = np.asarray(first)
-            if array.dtype.kind not in "OUS":  # None and text, of which NumPy makes numbers
+            if array.dtype.kind not in "OUS":  # NumPy would turn None and text into numbers
                 is_float = jax.numpy.issubdtype(array.dtype, jax.numpy.floating)
                 self.precision = float(jax.numpy.finfo(array.dtype).eps) if is_float else 0.0
                 return array.astype(np.float64)

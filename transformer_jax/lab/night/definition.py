@@ -104,9 +104,9 @@ def load_night(folder: Path) -> Night:
 
 
 def stated(night: Night) -> dict[str, Any]:
-    """What a night tests, by which it is recognized beside the fields of its config.
+    """Fields that must stay the same while a night is under way, in addition to its config.
 
-    Budget, limits and question may change while it is under way.
+    Its budget, limits and question may change.
     """
     tested = ("metric", "better", "smallest", "error_rate", "control", "proposals")
     return {name: getattr(night, name) for name in tested} | {

@@ -62,7 +62,7 @@ class JobError(UserError):
 
 @dataclasses.dataclass(frozen=True)
 class Limits:
-    """What a job may use: seconds, and gigabytes below a folder."""
+    """Limits of a job: seconds, and gigabytes below a folder."""
 
     seconds: float
     gigabytes: float
@@ -255,7 +255,7 @@ def guard_files(files: Sequence[str]) -> None:
             name = frame.f_code.co_filename
             if name in guarded:
                 raise JobError("files", f"{Path(name).name} asks for {event} of {arguments[0]!r}")
-            # What the standard library and NumPy do is their caller's doing, but for imports.
+            # The caller answers for the standard library and NumPy, except for their imports.
             module = str(frame.f_globals.get("__name__"))
             is_library = module.partition(".")[0] in {*sys.stdlib_module_names, "numpy"}
             if not is_library or module.startswith("importlib._bootstrap"):
@@ -266,7 +266,7 @@ def guard_files(files: Sequence[str]) -> None:
 
 
 def do_job(kind: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """What a job returns; the rule and reason of an error of the proposal."""
+    """Does a job; returns its result, or the rule and reason of an error of the proposal."""
     try:
         return JOBS[kind](**arguments)
     except Stopped:

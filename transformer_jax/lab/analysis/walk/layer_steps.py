@@ -241,7 +241,7 @@ def _sublayer_steps(part: Part, layer: int, name: str, stream: np.ndarray) -> It
         addend = "its norm"
         yield norm_step(part, "norm_after", values[path], y)
     elif c.norm_placement == "post":
-        total = stream + y  # of which `after` is the norm
+        total = stream + y  # `after` is its norm
     formula, section = RESIDUALS[c.norm_placement]
     words: dict[str, Any] = {"formula": formula, "section": section}
     words |= {"stream": stream[part.index], "addend": addend, "added": y[part.index]}
