@@ -102,10 +102,10 @@ def test_a_language_model_predicts_a_token_at_each_position(run_of):
     run = run_of("language_modeling")
     found, reading = run.attention(LINE), run.model_inputs(LINE)
     logits = np.asarray(compiled.logits(run.task, run.params, *reading.inputs)[0])
-    assert found.predictions.what == "next token"
+    assert found.predictions.kind == "next token"
     best = logits[: len(found.tokens["decoder"])].argmax(-1).tolist()
     pieces = run.tokenizer.text("text").pieces(best)
-    assert [one.outputs[0].text for one in found.predictions.each] == pieces
+    assert [one.outputs[0].text for one in found.predictions.by_position] == pieces
     masked = run_of("masked_lm").attention(LINE)
-    (one,) = masked.predictions.each
+    (one,) = masked.predictions.by_position
     assert masked.tokens["encoder"][one.position] == "[MASK]"
