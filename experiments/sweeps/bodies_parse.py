@@ -25,7 +25,13 @@ def get_sweep():
         "decode.beam_size": 1,
     }
     rows = starts()
-    for row in list(rows):
+    long = {
+        "train.num_steps": 3 * STEPS,
+        "optimizer.decay_steps": 3 * STEPS,
+        "eval.every_steps": STEPS,
+    }
+    for row in ("from scratch", "from spans", "from causal"):
         rows[f"{row}, half the rate"] = rows[row] | {"optimizer.learning_rate": 1e-3}
+        rows[f"{row}, three times the steps"] = rows[row] | long
     config = "configs/parse_gum.py"
     return dict(config=config, base=base, rows=rows, seeds=3, metrics=["loss", "f1"])
