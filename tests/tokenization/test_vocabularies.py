@@ -60,6 +60,9 @@ def test_a_single_side_has_one_file_of_its_name(tmp_path):
     tokenizers = train(tmp_path / "tokenizer", texts={"text": ["the old man"]})
     assert names(tmp_path / "tokenizer") == ["sides.json", "text.model"]
     assert tokenizers["text"].decode(tokenizers["text"].encode("old man")) == "old man"
+    assert (list(tokenizers), "target" in tokenizers) == (["text"], False)
+    with pytest.raises(UserError, match="there is no tokenizer 'target'; there are: text"):
+        tokenizers["target"]
 
 
 def test_loaded_and_pickled_tokenizers_encode_like_the_trained_ones(tmp_path):
