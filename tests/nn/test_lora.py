@@ -89,6 +89,16 @@ def test_an_adapted_map_equals_the_papers_formula(inputs, outputs):
     np.testing.assert_allclose(found.reshape(3, -1), expected, rtol=1e-4, atol=1e-4)
 
 
+def test_an_adapter_leaves_an_exact_product_exact():
+    """As of the gates of gated linear attention, where products are in bfloat16."""
+    config = dataclasses.replace(CONFIG, dtype="bfloat16")
+    module = Linear((64,), (32,), use_bias=False, config=config, exact=True)
+    x, kernel = np.random.default_rng(0).normal(size=(2, 64, 64)).astype(np.float32)
+    low = LowRankAdapter(jnp.ones((64, 2)), jnp.zeros((2, 32)), 1.0, 0.0)
+    adapted = apply(module, {"params": {"kernel": AdaptedMatrix(kernel[:, :32], low)}}, x)
+    np.testing.assert_array_equal(adapted, apply(module, {"params": {"kernel": kernel[:, :32]}}, x))
+
+
 def test_scales():
     assert LoraConfig(rank=4, alpha=8.0).scale == 2
     assert LoraConfig(rank=4, alpha=8.0, rank_stabilized=True).scale == 4
