@@ -109,10 +109,14 @@ def test_yarn_equals_transformers(factor, options, magnitude, frequencies):
     np.testing.assert_allclose(rotated[..., ::2] + 1j * rotated[..., 1::2], expected, atol=1e-4)
 
 
-def test_limits_that_exclude_each_other_are_refused():
+def test_limits_that_exclude_each_other_or_leave_nothing_are_refused():
     config = TransformerConfig(rope_scaling="llama3", rope_low_factor=4.0)
+    little = TransformerConfig(rope_fraction=0.01)
     assert_refused(
         {
+            "rope_fraction 0.01 of 64 elements of a head is no pair": lambda: rotary_frequencies(
+                little, 64
+            ),
             "beta_slow 4 is not below beta_fast 4": lambda: YarnOptions(4.0, 4.0),
             "rope_low_factor 4 is not below": lambda: rotary_frequencies(config, 64),
             "no layer has an attention_window": lambda: TransformerConfig(rope_theta_window=50.0),
