@@ -4,7 +4,6 @@
 import dataclasses
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -134,18 +133,6 @@ def test_a_beam_sees_the_past_of_its_parent():
             np.testing.assert_array_equal(inputs.value[b][seen], [one for _, one in pasts[b][k]])
             assert positions[b, k] == len(pasts[b][k]) - 1
     assert cache.num_beams == beams
-
-
-def test_one_beam_is_its_own_parent():
-    key, value = random(2, 2, H, K), random(2, 2, H, V)
-    cache = KVCache.empty(CONFIG, rows=2, max_length=4).append(key, value)
-    followed = cache.reorder(jnp.zeros((2, 1), int))
-    jax.tree.map(np.testing.assert_array_equal, followed, cache)
-    cache = cache.reorder(jnp.zeros((2, 3), int))
-    assert cache.origins.shape == (2, 3, 4)
-    x = random(6, 1, H, K)
-    inputs = cache.inputs(x, cache.next_positions(1))
-    np.testing.assert_array_equal(inputs.query, x.reshape(2, 3, H, K))
 
 
 # --- The last tokens ---

@@ -16,7 +16,6 @@ from transformer_jax.nn.positions.rotary import (
     RotaryPositions,
     YarnOptions,
     rotary_frequencies,
-    rotate_pairs,
 )
 
 PLACES = np.array([[0, 1, 2, 7], [3, 0, 1, 100]])
@@ -146,18 +145,3 @@ def test_layers_may_have_options_of_a_scaling_of_their_own():
     rotated = encoding.of_layer(layer).rotate(x, x, PLACES)[0]
     np.testing.assert_allclose(rotated, RotaryPositions(layer).rotate(x, x, PLACES)[0])
     assert encoding.of_layer(config) is encoding
-
-
-def test_products_depend_only_on_distances():
-    query = key = np.ones((1, 1, 1, 8), np.float32)
-    speeds = rotary_frequencies(TransformerConfig(), 8)
-
-    def product(query_place, key_place):
-        places = np.array([[query_place]]), np.array([[key_place]])
-        turned = rotate_pairs(query, places[0], speeds), rotate_pairs(key, places[1], speeds)
-        return float((turned[0] * turned[1]).sum())
-
-    for distance in (-2, 0, 3):
-        expected = 2 * np.cos(distance * np.array(speeds)).sum()  # four pairs of length sqrt(2)
-        for place in (5, 25):
-            assert product(place, place - distance) == pytest.approx(expected, abs=1e-4)
