@@ -174,6 +174,14 @@ def test_recent_tokens_are_those_of_each_sentence_beam_and_draft():
     assert beams.values.shape == (2, 2, 3) and not beams.rewindable
 
 
+def test_a_convolution_of_one_token_looks_back_at_none():
+    recent = Recent.empty(2, 0, (3,), rewindable=False)
+    x = random(2, 4, 3)
+    values, recent = Sequences(None, np.tile(np.arange(4), (2, 1)), None).look_back(x, 0, recent)
+    np.testing.assert_array_equal(values, x[None])
+    assert recent.values.shape == (2, 1, 0, 3)
+
+
 class WithState(KVCache):
     state: Any = None
 
