@@ -146,6 +146,7 @@ CHOICES = [
     ("auto", H100, needing(weights=True), "plain", "weights are read"),
     ("auto", H100, needing(logit_bias=True), "plain", "add to the logits"),
     ("auto", H100, needing(extra_values=True), "plain", "weights again"),
+    ("auto", H100, needing(own_steps=True), "plain", "computes the weights in another way"),
     ("auto", H100, needing(logit_cap=5.0), "plain", "no cap"),
     ("splash", H100, BF16, "plain", "it runs on a tpu, and this is a gpu"),
     ("auto", TPU, BF16, "splash", ""),
