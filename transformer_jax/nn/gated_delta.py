@@ -277,21 +277,24 @@ class GatedDeltaNet(AttentionLayer):
     ) -> tuple[Features, Cache | None]:
         assert cache is None or isinstance(cache, RecurrentCache)
         state = None if cache is None else cache.state.reshape(len(x), *cache.state.shape[2:])
-        recent: dict[str, Recent] = {} if cache is None else dict(cache.inputs)
-        query, key, value = (
-            nn.silu(self.convolve(name, project(x), sequences, recent))
-            for name, project in (("query", self.query), ("key", self.key), ("value", self.value))
+        recent: Mapping[str, Recent | None] = (
+            dict.fromkeys(self.taps) if cache is None else cache.inputs
         )
+        query, recent_queries = self.convolve("query", self.query(x), sequences, recent)
+        key, recent_keys = self.convolve("key", self.key(x), sequences, recent)
+        value, recent_values = self.convolve("value", self.value(x), sequences, recent)
         log_decay, strength = self.gates(x, sequences)
-        query = self.expose("queries", query, _HEAD_AXES, position=sequences.positions)
-        key = self.expose("keys", key, _HEAD_AXES, position=sequences.positions)
-        value = self.expose("values", value, _HEAD_AXES, position=sequences.positions)
+        query = self.expose("queries", nn.silu(query), _HEAD_AXES, position=sequences.positions)
+        key = self.expose("keys", nn.silu(key), _HEAD_AXES, position=sequences.positions)
+        value = self.expose("values", nn.silu(value), _HEAD_AXES, position=sequences.positions)
         heads, state = self.read(query, key, value, log_decay, strength, state)
         heads = self.norm_heads(heads) * nn.silu(self.output_gate(x).astype(jnp.float32))
         if cache is not None:
-            state = state.reshape(cache.state.shape)
-            length = cache.length + x.shape[1]
-            cache = cache.replace(length=length, state=state, inputs=recent)
+            cache = cache.replace(
+                length=cache.length + x.shape[1],
+                state=state.reshape(cache.state.shape),
+                inputs={"query": recent_queries, "key": recent_keys, "value": recent_values},
+            )
         heads = self.expose("heads", heads, _HEAD_AXES)
         return self.output(heads), cache
 
@@ -300,16 +303,14 @@ class GatedDeltaNet(AttentionLayer):
         name: str,
         x: Float[Array, "N T H X"],
         sequences: Sequences,
-        recent: dict[str, Recent],
-    ) -> Float[Array, "N T H X"]:
+        recent: Mapping[str, Recent | None],
+    ) -> tuple[Float[Array, "N T H X"], Recent | None]:
         """Sum of the last W tokens, each feature weighted by its taps: the last one weighs the
-        token itself. `recent`, of a cache, has the tokens before, and gets these."""
+        token itself. Also returns the last tokens, for a cache."""
         taps = self.taps[name][::-1]
-        tokens, after = sequences.look_back(x, len(taps) - 1, recent.get(name))
-        if after is not None:
-            recent[name] = after
-        y: Array = sum(tap * token for tap, token in zip(taps, tokens, strict=True))
-        return y
+        tokens, last = sequences.look_back(x, len(taps) - 1, recent[name])
+        products = (tap * token for tap, token in zip(taps, tokens, strict=True))
+        return sum(products, start=jnp.zeros(())), last
 
     def gates(
         self, x: Features, sequences: Sequences
