@@ -9,7 +9,6 @@ import pytest
 
 from transformer_jax.checkpoints import manifest
 from transformer_jax.errors import UserError
-from transformer_jax.parallel import hosts
 
 
 @pytest.fixture
@@ -37,15 +36,14 @@ def test_it_lists_the_files_of_subfolders_with_size_and_hash(folder):
     assert manifest.find_damage(folder) is None
 
 
-def test_every_flipped_bit_of_the_manifest_is_found(folder):
+def test_a_flipped_bit_in_any_byte_of_the_manifest_is_found(folder):
     """Also a bit in a file name, although only some subfolders are verified."""
     path = folder / manifest.MANIFEST
     whole = path.read_bytes()
     for place in range(len(whole)):
-        for bit in range(8):
-            path.write_bytes(whole[:place] + bytes([whole[place] ^ 1 << bit]) + whole[place + 1 :])
-            damage = manifest.find_damage(folder, ["params"]) or ""
-            assert manifest.MANIFEST in damage, (place, bit)
+        flipped = bytes([whole[place] ^ 1 << place % 8])
+        path.write_bytes(whole[:place] + flipped + whole[place + 1 :])
+        assert manifest.MANIFEST in (manifest.find_damage(folder, ["params"]) or ""), place
 
 
 def replace_by(make):
@@ -114,14 +112,3 @@ def test_only_the_given_subfolders_are_verified(folder):
     (folder / "data" / "state").unlink()
     assert manifest.find_damage(folder, ("params",)) is None
     assert manifest.find_damage(folder, ("params", "data")) == "data/state is missing"
-
-
-@pytest.mark.parametrize("reader", ["process 0", "another, same folder", "another, own copy"])
-def test_process_0_and_owners_of_a_copy_verify_a_checkpoint(folder, monkeypatch, reader):
-    (folder / "data" / "state").unlink()
-    file_of_0 = "a copy" if "own copy" in reader else manifest._identity(folder / "manifest.json")
-    of_0 = [file_of_0, None]
-    monkeypatch.setattr(hosts, "is_primary", lambda: reader == "process 0")
-    monkeypatch.setattr(hosts, "gather", lambda value: [of_0.pop(0), value])
-    problem = manifest.find_damage_in_job(folder)
-    assert problem == (None if "same" in reader else "data/state is missing")

@@ -17,12 +17,6 @@ from transformer_jax.parallel import sharding
 from transformer_jax.parallel.sharding import (
     ParallelConfig,
     make_mesh,
-    mesh_of,
-    place_like,
-    place_local_rows,
-    replicated,
-    round_up_rows,
-    row_shards,
 )
 from transformer_jax.runs import build
 from transformer_jax.runs.config import read_settings
@@ -48,30 +42,6 @@ def test_axes_that_do_not_fit_the_devices_name_sizes_that_do():
             for words, sizes in axes.items()
         }
     )
-
-
-def test_the_data_axis_takes_all_remaining_devices():
-    mesh = make_mesh(ParallelConfig())
-    assert dict(mesh.shape) == {"data": jax.device_count()} | dict.fromkeys(
-        ("fsdp", "expert", "sequence", "tensor"), 1
-    )
-    assert row_shards(mesh) == jax.device_count()
-
-
-def test_rows_are_placed_on_the_mesh_of_the_parameters():
-    mesh = make_mesh(ParallelConfig())
-    batch = {"x": np.arange(12).reshape(4, 3)}
-    params = jax.device_put({"w": np.zeros(2)}, replicated(mesh))
-    for placed in (place_local_rows(batch, mesh), place_like(params, batch)):
-        np.testing.assert_array_equal(placed["x"], batch["x"])
-        assert mesh_of(placed) == mesh
-
-
-def test_without_a_mesh_the_batch_is_unchanged():
-    batch = {"x": np.zeros((4, 3))}
-    assert place_like({"w": np.zeros(2)}, batch) is batch
-    assert round_up_rows(5, {"w": np.zeros(2)}) == 5
-    assert mesh_of({}) is None
 
 
 MODELS = [
@@ -204,12 +174,3 @@ def test_processes_with_the_same_rows_read_the_same_part(monkeypatch, mesh, part
 def test_processes_that_share_some_of_their_rows_are_refused():
     mesh = Mesh(np.array([0, 0, 0, 1, 1, 1]).reshape(3, 1, 1, 2, 1))
     assert_refused({"choose sizes of sequence and tensor": lambda: sharding.process_part(mesh)})
-
-
-def test_the_axes_of_an_array_name_those_of_the_mesh():
-    assert sharding.spec_of("rows", "sequence", "heads", "size") == PartitionSpec(
-        ("data", "fsdp", "expert"), "sequence", "tensor", None
-    )
-    assert sharding.spec_of("experts", "model", "hidden") == PartitionSpec(
-        "expert", "fsdp", "tensor"
-    )

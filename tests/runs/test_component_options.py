@@ -22,9 +22,8 @@ from transformer_jax.runs.config import (
     resolve,
     save_json,
 )
-from transformer_jax.runs.field_docs import find_fields
 from transformer_jax.runs.prepare import check_same_run
-from transformer_jax.runs.settings import COMMAND, tables
+from transformer_jax.runs.settings import COMMAND
 from transformer_jax.tasks.interface import Prediction
 from transformer_jax.tokenization import DEFAULT_SPECIALS
 
@@ -216,16 +215,6 @@ def test_a_run_starts_with_the_options_of_its_origin(config, tmp_path):
     assert defaults_for(origin)["model.waves.length"] == 5
     assert config(origin).model.waves.length == 5
     assert "waves" not in config({**origin, "model.positions": "learned"}).model
-
-
-def test_options_of_components_are_listed(config):
-    config({})  # loads the module
-    found = {field.field: field for field in find_fields("waves")}
-    assert found.keys() == {name for name in tables().fields if "waves" in name}
-    field = found["model.waves.shape"]
-    assert (field.type, field.default, field.choices) == ("str", "sine", ("sine", "saw"))
-    assert found["model.waves.is_damped"].choices == ("true", "false")
-    assert "of a wave" in field.as_text() and "model.positions=waves" in field.as_text()
 
 
 def test_a_run_uses_its_options(config, workdir, monkeypatch):

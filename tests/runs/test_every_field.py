@@ -27,22 +27,11 @@ from transformer_jax.tasks.losses import batch_shapes
 from transformer_jax.training.evaluation import Evaluator
 
 LAYERS = {"model.d_ff": 8, "model.num_heads": 2}
-SMALL = {
-    "model.d_model": 8,
-    "model.dtype": "float32",
-    "optimizer.name": "adamw",
-    "optimizer.schedule": "cosine",
-    "optimizer.warmup_steps": 5,
-    "train.num_steps": 50,
-    "train.tokens_per_batch": 128,
-}
-PAIRS = {
-    "tokenizer.kind": "unigram",
-    "tokenizer.vocab_size": 30,
-    "data.name": "parallel_text",
-    "data.max_source_length": 48,
-    "data.max_target_length": 48,
-}
+SMALL = {"model.d_model": 8, "model.dtype": "float32", "optimizer.name": "adamw"}
+SMALL |= {"optimizer.schedule": "cosine", "optimizer.warmup_steps": 5, "train.num_steps": 50}
+SMALL |= {"train.tokens_per_batch": 128}
+PAIRS = {"tokenizer.kind": "unigram", "tokenizer.vocab_size": 30, "data.name": "parallel_text"}
+PAIRS |= {"data.max_source_length": 48, "data.max_target_length": 48}
 STACK = {**LAYERS, "model.num_layers": 1, "model.max_length": 20, "data.max_length": 16}
 BASES = {
     "translation": {
@@ -109,56 +98,25 @@ BASES = {
         "data.max_length": 16,
     },
 }
-OTHERS = {
-    "model.d_model": 16,
-    "model.num_heads": 4,
-    "model.num_key_value_heads": 1,
-    "model.positions": "alibi",
-    "model.rope_layout": "halves",
-    "model.rope_scaling": "linear",
-    "model.attention_bias": "output",
-    "model.norm": "rms",
-    "model.norm_epsilon": 1e-5,
-    "model.norm_placement": "sandwich",
-    "model.activation": "silu",
-    "model.tie_embeddings": "none",
-    "model.initialization": "xavier",
-    "model.dtype": "bfloat16",
-    "model.activation_dtype": "bfloat16",
-    "model.dropout_bits": "hardware",
-    "model.logit_cap": 5.0,
-    "model.vocab_multiple": 7,
-    "model.cell": "gru",
-    "model.encoder_direction": "forward",
-    "model.attention_score": "dot",
-    "model.attention_span": "local_p",
-    "task.metric": "chrf",
-    "task.template": "chatml",
-    "task.system_turn": "S: {content}\n",
-    "task.user_turn": "old {content}\n",
-    "task.assistant_turn": "dogs {content}{eos}\n",
-    "tokenizer.kind": "word",
-    "tokenizer.character_coverage": 0.98,
-    "tokenizer.normalization": "identity",
-    "data.packing": "apart",
-    "data.documents": "line",
-    "data.weights": "2,1",
-    "data.num_train_examples": 7,
-    "data.num_train_tokens": 90,
-    "data.order_seed": 5,
-    "eval.num_examples": 2,
-    "optimizer.name": "lamb",
-    "optimizer.schedule": "linear",
-    "optimizer.decay_steps": 70,
-    "optimizer.clip_norm": 0.5,
-    "optimizer.frozen": "kernel",
-    "train.tokens_per_batch": 256,
-    "train.accumulation_steps": 2,
-    "train.rows_per_device": 4,
-    "train.remat": "full",
-    "decode.search": "sample",
-    "parallel.engine": "pmap",
-}
+OTHERS = {"model.d_model": 16, "model.num_heads": 4, "model.num_key_value_heads": 1}
+OTHERS |= {"model.positions": "alibi", "model.rope_layout": "halves"}
+OTHERS |= {"model.rope_scaling": "linear", "model.attention_bias": "output", "model.norm": "rms"}
+OTHERS |= {"model.norm_epsilon": 1e-5, "model.norm_placement": "sandwich"}
+OTHERS |= {"model.activation": "silu", "model.tie_embeddings": "none"}
+OTHERS |= {"model.initialization": "xavier", "model.dtype": "bfloat16"}
+OTHERS |= {"model.activation_dtype": "bfloat16", "model.dropout_bits": "hardware"}
+OTHERS |= {"model.logit_cap": 5.0, "model.vocab_multiple": 7, "model.cell": "gru"}
+OTHERS |= {"model.encoder_direction": "forward", "model.attention_score": "dot"}
+OTHERS |= {"model.attention_span": "local_p", "task.metric": "chrf", "task.template": "chatml"}
+OTHERS |= {"task.system_turn": "S: {content}\n", "task.user_turn": "old {content}\n"}
+OTHERS |= {"task.assistant_turn": "dogs {content}{eos}\n", "tokenizer.kind": "word"}
+OTHERS |= {"tokenizer.character_coverage": 0.98, "tokenizer.normalization": "identity"}
+OTHERS |= {"data.packing": "apart", "data.documents": "line", "data.weights": "2,1"}
+OTHERS |= {"data.num_train_examples": 7, "data.num_train_tokens": 90, "data.order_seed": 5}
+OTHERS |= {"eval.num_examples": 2, "optimizer.name": "lamb", "optimizer.schedule": "linear"}
+OTHERS |= {"optimizer.decay_steps": 70, "optimizer.clip_norm": 0.5, "optimizer.frozen": "kernel"}
+OTHERS |= {"train.tokens_per_batch": 256, "train.accumulation_steps": 2, "train.rows_per_device": 4}
+OTHERS |= {"train.remat": "full", "decode.search": "sample", "parallel.engine": "pmap"}
 """Values for fields of which the next number, the other boolean or another file is invalid."""
 TESTED_ELSEWHERE = {
     "task.name": "the bases differ in it",

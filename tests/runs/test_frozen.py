@@ -2,7 +2,6 @@
 """Runs with adapters or a draft: training, checkpoints, loading, and runs that are refused."""
 
 import dataclasses
-import json
 import logging
 import shutil
 
@@ -13,6 +12,7 @@ import pytest
 import transformer_jax as tj
 from tests.conftest import QUICKSTART, copy_at_step, dotted
 from tests.refusals import assert_refused, message_of
+from tests.runs.conftest import with_fields
 from transformer_jax.checkpoints.step_folder import PARAMS, TRAINING, saved_arrays
 from transformer_jax.cli.main import main
 from transformer_jax.runs.seeds import train_replicas
@@ -144,23 +144,8 @@ def test_what_does_not_go_with_adapters_is_refused(config, run, tmp_path):
     )
 
 
-@pytest.fixture
-def naming(run, tmp_path):
-    """`naming(base)`: a copy of the run with adapters whose config names another base."""
-
-    def naming(base):
-        copy = tmp_path / "stranger" / "run"
-        shutil.copytree(run.workdir, copy, dirs_exist_ok=True)
-        config = json.loads((copy / "config.json").read_text())
-        config["train"]["init_from"] = str(base)
-        (copy / "config.json").write_text(json.dumps(config))
-        return copy
-
-    return naming
-
-
-def test_a_base_that_the_user_names_is_read(language_model, run, naming, tmp_path, monkeypatch):
-    workdir = naming("http://h/b")
+def test_a_base_that_the_user_names_is_read(language_model, run, tmp_path, monkeypatch):
+    workdir = with_fields(run.workdir, tmp_path / "run", {"train.init_from": "http://h/b"})
     loaded = tj.load(workdir, base=language_model.workdir)
     jax.tree.map(np.testing.assert_array_equal, loaded.params, run.params)
     assert loaded.config.train.init_from == str(language_model.workdir)
@@ -239,13 +224,6 @@ def test_a_draft_of_another_kind_or_vocabulary_is_refused(trained, old_workdir, 
             "missing": predict("missing"),
         }
     )
-
-
-def test_a_stored_config_names_a_draft(trained, workdir):
-    shutil.copytree(workdir, workdir.parent / "beside")
-    beside = {"decode.draft": str(workdir.parent / "beside"), "decode.draft_length": 3}
-    run = tj.load(workdir).with_config(beside)
-    assert run.predict(TEXTS, search="greedy") == trained.predict(TEXTS, search="greedy")
 
 
 # --- Frozen trees of several runs ---

@@ -13,7 +13,6 @@ import scipy.special
 import transformer_jax as tj
 from tests.compiled import run as compiled
 from tests.refusals import assert_refused
-from transformer_jax.nn.int8 import convert_weights
 
 LINES = ["The dog sees a cat.", "", "The old teacher reads the new books."]
 
@@ -29,11 +28,6 @@ def test_a_checkpoint_may_be_chosen(trained_workdir, trained):
     jax.tree.map(
         lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-7), average.params, mean
     )
-
-
-def test_a_moved_run_predicts_the_same(workdir, trained):
-    moved = workdir.rename(workdir.with_name("elsewhere"))
-    assert tj.load(moved).predict(LINES) == trained.predict(LINES)
 
 
 def listing(workdir):
@@ -67,13 +61,6 @@ def test_a_checkpoint_that_appears_meanwhile_is_not_mixed_in(workdir, meanwhile,
     run = tj.load(workdir, average=average)
     assert run.step == 30 and (checkpoints / "31").exists()
     jax.tree.map(np.testing.assert_array_equal, run.params, expected.params)
-
-
-def test_a_checkpoint_that_is_deleted_meanwhile_is_not_replaced_by_another(workdir, meanwhile):
-    meanwhile(lambda: shutil.rmtree(workdir / "checkpoints" / "30"))
-    with pytest.raises(tj.UserError, match="30/params cannot be read"):
-        tj.load(workdir)
-    assert tj.load(workdir).step == 15
 
 
 # --- Ensembles ---
@@ -136,12 +123,6 @@ def test_changes_are_made_to_each_member(ensemble, members):
     same = ensemble.with_params((members[0].params,) * 2)
     expected = members[0].score(LINES, LINES)
     np.testing.assert_allclose(same.score(LINES, LINES), expected, rtol=1e-5)
-
-
-def test_weights_of_each_member_are_quantized(ensemble, members):
-    found = convert_weights("int8", ensemble.params)
-    expected = tuple(convert_weights("int8", run.params) for run in members)
-    jax.tree.map(np.testing.assert_array_equal, found, expected)
 
 
 def test_members_share_task_and_tokenizers(trained, language_model):

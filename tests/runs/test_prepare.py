@@ -34,17 +34,6 @@ def test_tokenizers_are_trained_once_and_then_loaded(tiny_config, tmp_path):
     assert trained["source"].encode("the dog") != trained["target"].encode("the dog")
 
 
-def test_a_run_that_starts_from_another_copies_its_tokenizers(
-    tiny_config, trained_workdir, tmp_path
-):
-    settings = read_settings(tiny_config({"train.init_from": str(trained_workdir)}))
-    examples = [{"source": "a", "target": "b"}]
-    taken = build_tokenizers(settings, tmp_path / "tokenizer", examples)
-    origin = build_tokenizers(settings, trained_workdir / "tokenizer", examples)
-    assert taken["source"].encode("the dog") == origin["source"].encode("the dog")
-    assert (tmp_path / "tokenizer").is_dir()
-
-
 TAGGING = {"task.name": "tagging", "data.name": "tagged_words"}
 
 

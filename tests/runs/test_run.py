@@ -78,6 +78,7 @@ def test_misuse_is_refused(trained):
             "search is 'bem', not one of beam": lambda: trained.predict(["a"], search="bem"),
             "stream: this run's task does not continue text": lambda: trained.stream("a"),
             "model_inputs: source is a list of texts": lambda: trained.attention(["A dog."]),
+            "by is 'loss'; choose from gradient": lambda: trained.head_importance(by="loss"),
         }
     )
 
@@ -95,13 +96,6 @@ def test_other_parameters_are_used_and_saved(trained, tmp_path):
     assert saved.workdir == tmp_path / "saved"
     same = jax.tree.map(lambda a, b: bool((a == b).all()), loaded.params, changed.params)
     assert all(jax.tree.leaves(same))
-
-
-def test_an_average_is_saved_as_it_predicts(trained_workdir, tmp_path):
-    average = tj.load(trained_workdir, average=2)
-    average.save(tmp_path / "saved")
-    loaded = tj.load(tmp_path / "saved")
-    jax.tree.map(np.testing.assert_array_equal, loaded.params, average.params)
 
 
 def test_a_saved_run_trains_on_as_the_run_itself(

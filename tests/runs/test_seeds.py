@@ -2,7 +2,6 @@
 """Replicas trained together equal the runs trained one by one."""
 
 import shutil
-from pathlib import Path
 
 import jax
 import numpy as np
@@ -12,10 +11,8 @@ import transformer_jax as tj
 from tests.conftest import QUICKSTART, copy_at_step, dotted, records_of
 from tests.refusals import assert_refused
 from transformer_jax.checkpoints.store import Checkpoints
-from transformer_jax.runs import build
 from transformer_jax.runs.config import read_settings, resolve
-from transformer_jax.runs.prepare import Training
-from transformer_jax.runs.seeds import Replicas, seed_configs, train_replicas
+from transformer_jax.runs.seeds import seed_configs, train_replicas
 from transformer_jax.runs.settings import COMMAND
 
 STEPS = 8
@@ -201,15 +198,3 @@ def test_runs_trained_one_by_one_are_not_overwritten(config, alone, tmp_path):
         train_replicas(seed_configs(config, 2), workdir / "seed_0")
     assert (workdir / "seed_0" / "config.json").read_bytes() == kept
     assert {path.name for path in workdir.iterdir()} == {"seed_0"}
-
-
-def test_one_replica_tells_what_is_left_out(tiny_config, monkeypatch):
-    """All read the same examples, in other orders."""
-    told = []
-    monkeypatch.setattr(
-        build, "batches_of", lambda *_, logs_overlong, **__: told.append(logs_overlong)
-    )
-    members = [read_settings(tiny_config({"seed": seed})) for seed in range(3)]
-    training = Training(tuple(members), (), [], None, {})
-    Replicas(training, Path(), None, [], []).batches(8)
-    assert told == [True, False, False]

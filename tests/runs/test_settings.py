@@ -10,19 +10,13 @@ import numpy as np
 import pytest
 
 from tests.refusals import assert_refused, message_of
-from transformer_jax.errors import UserError
 from transformer_jax.losses import TOKEN_LOSSES, TokenLoss
 from transformer_jax.ranges import Range
-from transformer_jax.runs import settings
 from transformer_jax.runs.config import (
     load_config,
     read_settings,
-    refuse_unread,
-    resolve,
-    resolve_file,
 )
-from transformer_jax.runs.settings import COMMAND, DEFAULTS, FIELDS, SECTIONS, Resolved, Settings
-from transformer_jax.runs.user_modules import user_components
+from transformer_jax.runs.settings import FIELDS, SECTIONS, Settings
 
 NESTED: list = functools.reduce(lambda inner, _: [inner], range(2000), [])
 
@@ -32,6 +26,11 @@ def test_overrides_are_values_or_texts_or_numbers_of_numpy(path):
         "model.d_model": ("32", 32),
         "model.num_heads": (2, 2),
         "train.num_steps": ("10_000", 10_000),
+        "optimizer.warmup_steps": ("5e3", 5000),
+        "eval.every_steps": (5e3, 5000),
+        "checkpoint.every_steps": ("5000.0", 5000),
+        "model.value_size": ("none", None),
+        "data.dir": ("None", None),
         "optimizer.learning_rate": ("2", 2.0),
         "optimizer.epsilon": ("1e-8", 1e-8),
         "optimizer.beta1": (np.float64(0.5), 0.5),
@@ -79,6 +78,8 @@ WRONG_TYPES = [
     ("data.name", 3, "3", "str"),
     ("data.dir", 3, "3", "str"),
     ("seed", "1.5", "1.5", "int"),
+    ("train.num_steps", "5e-1", "0.5", "int"),
+    ("train.num_steps", "1e999", "'1e999'", "int"),
 ]
 IMPOSSIBLE = [
     ("model.d_model", 0, "config.model: d_model is 0; it must lie in [1, 65_536]"),
@@ -88,9 +89,11 @@ IMPOSSIBLE = [
     ("tokenizer.kind", "bytes", "config.tokenizer: kind is 'bytes', not one of bpe"),
     ("tokenizer.vocab_size", 4, "config.tokenizer: vocab_size 4 is too small"),
     ("optimizer.name", "sdg", "config.optimizer: name is 'sdg', not one of adam, adamw"),
+    ("logging.trackers", "tensorboard,wandbb", "trackers is 'wandbb', not one of tensorboard"),
     ("parallel.engine", "warp", "config.parallel: engine is 'warp', not one of auto"),
     ("seed", 2**31, "config.seed is 2147483648; it must lie in [0, 2_147_483_647]"),
 ]
+SAMPLING = {"tokenizer.kind": "bpe", "tokenizer.sampling": 0.1}
 UNREAD = [
     (
         {"model.num_layers": 2},
@@ -166,6 +169,24 @@ UNREAD = [
         },
         "config.task.mask_schedule is 'transformer', not a schedule that decays: set it to linear",
     ),
+    *(
+        (
+            {"tokenizer.kind": kind, "tokenizer.sampling": 0.1},
+            f"sampling is 0.1, but tokenizer.kind '{kind}' does not read it (bpe, unigram, byte_bp",
+        )
+        for kind in ("char", "word", "word_classes", "wordpiece")
+    ),
+    ({"task.name": "preference", **SAMPLING}, "does not go with task.name 'preference'"),
+    (
+        {
+            "task.name": "language_modeling",
+            "train.loss": "distillation",
+            "train.distillation.teacher": "run",
+            "train.distillation.top_k": 4,
+            **SAMPLING,
+        },
+        "tokenizer.sampling does not go with train.distillation.top_k",
+    ),
     (
         {
             "task.name": "denoising",
@@ -224,38 +245,10 @@ def required_of(owner):
 # --- Fields without an effect ---
 
 
-def test_a_config_is_read_once(path, monkeypatch):
-    """What each field names is looked up once, and settings are not read again."""
-    looked_up = []
-    read = settings.chosen_names
-
-    def count(chooser, *args):
-        looked_up.append(chooser)
-        return read(chooser, *args)
-
-    monkeypatch.setattr(settings, "chosen_names", count)
-    resolved = resolve_file(path, {"model.positions": "rotary"})
-    assert resolve(resolved, {}, (), COMMAND) is resolved
-    assert "model.rope_theta" in resolved.values and user_components(resolved) == {}
-    assert looked_up == list(settings.CHOICES)
-
-
-def test_options_of_cross_entropy_are_refused_with_another_loss():
-    before = dict(TOKEN_LOSSES)
-    TOKEN_LOSSES.register("own", TokenLoss)
-    try:
-        values = DEFAULTS | {"train.loss": "own", "train.z_loss": 0.1}
-        with pytest.raises(UserError, match=r"train.z_loss .* 'own' does not read it .cross_ent"):
-            refuse_unread(Resolved.of(values), ["train.z_loss"])
-    finally:
-        TOKEN_LOSSES.restore(before)
-
-
-def test_each_of_several_names_is_found(path):
-    load_config(path, {"logging.trackers": "tensorboard,wandb", "logging.project": "study"})
-    message = message_of(load_config, path, {"logging.trackers": "tensorboard,wandbb"})
-    assert "logging: trackers is 'wandbb', not one of tensorboard" in message
-    assert "did you mean wandb?" in message
+def test_options_of_cross_entropy_are_refused_with_another_loss(path, with_entries):
+    with_entries(TOKEN_LOSSES, {"own": TokenLoss})
+    message = message_of(load_config, path, {"train.loss": "own", "train.z_loss": 0.1})
+    assert "train.loss 'own' does not read it (cross_entropy" in message
 
 
 @pytest.mark.parametrize(
@@ -268,6 +261,7 @@ def test_each_of_several_names_is_found(path):
         {"data.name": "scan_simple,json_lines", "data.dir": "/x", "data.train_text": "a"},
         {"optimizer.name": "adamw", "optimizer.weight_decay": 0.1, "optimizer.beta2": 0.9},
         {"optimizer.schedule": "linear"},
+        {"logging.trackers": "tensorboard,wandb", "logging.project": "study"},
         {
             "optimizer.schedule": "cosine",
             "optimizer.decay_steps": 5000,
@@ -287,27 +281,3 @@ def test_each_of_several_names_is_found(path):
 )
 def test_defaults_and_fields_with_an_effect_are_accepted(path, changes):
     load_config(path, changes)
-
-
-_STORED = {"train.loss": "distillation", "train.distillation.teacher": "run"}
-
-
-@pytest.mark.parametrize(
-    ("changes", "reason"),
-    [
-        *(
-            ({"tokenizer.kind": kind}, f"kind '{kind}' does not read it .bpe, unigram, byte_bpe, f")
-            for kind in ("char", "word", "word_classes", "wordpiece")
-        ),
-        ({"task.name": "preference"}, "does not go with task.name 'preference'"),
-        (_STORED | {"train.distillation.top_k": 4}, "does not go with train.distillation.top_k"),
-    ],
-)
-def test_sampling_without_other_segmentations_or_against_stored_ones_is_refused(
-    path, changes, reason
-):
-    decoder = {"task.name": "language_modeling", "model.architecture": "decoder_only"}
-    config = load_config(path, decoder | changes)
-    config.tokenizer.sampling = 0.1
-    with pytest.raises(UserError, match=f"config.tokenizer.sampling .*{reason}"):
-        resolve(config, {}, (), COMMAND)

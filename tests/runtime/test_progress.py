@@ -166,8 +166,3 @@ def test_a_sparkline_leaves_out_what_is_not_finite():
     points = progress.sparkline([1.0, float("nan"), float("inf"), 0.0]).partition('points="')[2]
     assert points.startswith('1.0,1.0 119.0,19.0"')
     assert progress.sparkline([1.0]) == ""
-
-
-def test_durations():
-    texts = {45: "45s", 720: "12m", 3900: "1h05m", 86400: "24h00m"}
-    assert {seconds: progress.format_seconds(seconds) for seconds in texts} == texts
