@@ -106,9 +106,3 @@ def test_a_name_that_leaves_the_folder_is_not_followed(folder, tmp_path_factory,
     name = name.format(outside.name)
     manifest.write_entries(folder, {name: manifest.read_entries(folder)["params/empty"]})
     assert manifest.find_damage(folder) == "manifest.json cannot be read"
-
-
-def test_only_the_given_subfolders_are_verified(folder):
-    (folder / "data" / "state").unlink()
-    assert manifest.find_damage(folder, ("params",)) is None
-    assert manifest.find_damage(folder, ("params", "data")) == "data/state is missing"

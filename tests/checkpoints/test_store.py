@@ -2,7 +2,6 @@
 """Checkpoints: restored bit for bit, kept or deleted as configured, verified, and averaged."""
 
 import errno
-import json
 import logging
 import os
 import resource
@@ -186,17 +185,6 @@ def test_a_kill_while_a_score_is_written_leaves_the_checkpoint_intact(run, monke
         run.score(4, 99.0)
     flip_bit(run.directory / "4" / "metrics" / "metrics")
     assert step_of(run, "best") == 1
-
-
-def test_a_score_is_not_written_through_links(run, tmp_path):
-    outside = shutil.copytree(run.directory / "3", tmp_path / "outside")
-    (run.directory / "4").symlink_to(outside)
-    with pytest.raises(UserError, match="it is a link"):
-        run.score(4, 5.0)
-    shutil.rmtree(run.directory / "3" / "metrics")
-    (run.directory / "3" / "metrics").symlink_to(outside / "metrics")
-    run.score(3, 5.0)
-    assert json.loads((outside / "metrics" / "metrics").read_text())["score"] == 7.0
 
 
 def test_a_synchronous_save_is_complete_when_it_returns(tmp_path, monkeypatch):

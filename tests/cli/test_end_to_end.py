@@ -3,14 +3,13 @@
 
 import json
 import shlex
-from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
 
 import transformer_jax as tj
 from tests.campaigns.faults import kill_resume
-from tests.conftest import copy_at_step, records_of
+from tests.conftest import QUICKSTART, copy_at_step, records_of
 from tests.runs.conftest import with_fields
 from transformer_jax.cli import verbs
 from transformer_jax.cli.parser import parse
@@ -18,8 +17,6 @@ from transformer_jax.data.sources import open_split
 from transformer_jax.lab.sweeps.tables import Row
 from transformer_jax.runs.workdir import MARK
 
-ROOT = Path(__file__).parents[2]
-QUICKSTART = ROOT / "configs" / "quickstart.py"
 pytestmark = pytest.mark.usefixtures("shared_runs")
 FIGURES = {"bleu", "chrf", "signature", "loss", "perplexity", "accuracy", "step", "split"}
 
@@ -288,7 +285,6 @@ def test_a_mistake_is_one_line_and_writes_nothing(
         f"benchmark train --config={QUICKSTART} --config.model.d_model=-8": "d_model is -8",
         "score --workdir=absent --source=a --target=b": "cannot read a: ",
         f"score {trained} --source=four --target=three": "four has 4 lines but three has 3",
-        f"chat {trained}": "this run's task answers no conversation",
         f"predict {trained} --top_k=3": "decode: top_k is for sampling; set temperature",
         "predict --workdir=absent": "absent holds no run: config.json is missing",
         "train --workdir=w": "w holds no run to continue",
@@ -297,7 +293,7 @@ def test_a_mistake_is_one_line_and_writes_nothing(
         "fields toq_k": ".top_k?",
     }
     for words, message in mistakes.items():
-        answer = shell(*words.split())
+        answer = shell(*words.split(), stdin=b"a\n")
         assert_one_line(answer, message)
         assert answer.err.count("\n") == 1
     assert sorted(files.iterdir()) == before

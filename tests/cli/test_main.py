@@ -10,18 +10,16 @@ import select
 import subprocess
 import sys
 import tomllib
-from pathlib import Path
 from types import SimpleNamespace
 from unittest.mock import Mock, call
 
 import pytest
 
+from tests.conftest import ROOT
 from transformer_jax.cli import terminal
 from transformer_jax.cli.main import main
 from transformer_jax.cli.terminal import log_to_stderr
 from transformer_jax.errors import Interrupted, Stopped, UserError
-
-ROOT = Path(__file__).parents[2]
 
 
 def program(*words):

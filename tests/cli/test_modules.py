@@ -2,15 +2,13 @@
 """`--modules` of the command line: registered names can be used, and errors are one line."""
 
 import sys
-from pathlib import Path
 
 import pytest
 
-from tests.conftest import forgetting_modules
+from tests.conftest import QUICKSTART, forgetting_modules
 from transformer_jax.nn.positions import POSITIONS
 from transformer_jax.runs import user_modules
 
-QUICKSTART = Path(__file__).parents[2] / "configs" / "quickstart.py"
 SHELL_POSITION = """
 from transformer_jax.nn.positions import POSITIONS, PositionEncoding
 

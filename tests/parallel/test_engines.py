@@ -65,6 +65,20 @@ def test_the_first_state_is_that_of_one_device_and_sharded(results):
     assert results["share with adapters"] < 0.2  # adapters and their base are divided
 
 
+@pytest.mark.parametrize("layout", ["pmap 4", "expert 2, sequence 2, tensor 2"])
+def test_experts_on_several_devices_equal_those_on_one(eight_devices, layout):
+    """In parameters, biases and records."""
+    divided = eight_devices["divided_experts"][layout]
+    assert divided["params"] < 5e-6 and all(divided["counters"])
+    assert all(distance < 1e-5 for distance in divided["metrics"].values())
+    assert divided["values"]["aux/balance"] > 0.5
+
+
+def test_an_axis_that_does_not_divide_the_experts_is_refused(eight_devices):
+    refusal = eight_devices["divided_experts"]["refusal"]
+    assert "expert 2 does not divide" in refusal and "make the 3 a multiple of 2" in refusal
+
+
 def test_pmap_only_divides_rows():
     class Mesh:
         size, shape = 8, {"data": 4, "fsdp": 2, "tensor": 1}

@@ -14,14 +14,7 @@ import numpy as np
 import pytest
 
 import transformer_jax as tj
-from tests.parallel.jobs import (
-    QUICKSTART,
-    free_ports,
-    job,
-    records,
-    training,
-    wait_for_step,
-)
+from tests.parallel.jobs import QUICKSTART, free_ports, job, records, training, wait_for_step
 from tests.parallel.restored import digest
 from transformer_jax.checkpoints import manifest
 from transformer_jax.parallel import hosts

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
+import transformer_jax as tj
 from transformer_jax.checkpoints import store
 from transformer_jax.runs.workdir import MARK
 
@@ -69,6 +70,12 @@ def config_of_text(tiny_config, tiny_language_model):
     """`config_of_text(changes)`: the config of `language_model_workdir`, with changes; its programs
     compile in half the time of a translator's."""
     return lambda changes=None: tiny_config(tiny_language_model | (changes or {}))
+
+
+@pytest.fixture(scope="session")
+def used(trained_workdir, tmp_path_factory):
+    """The trained run in a copy of its workdir: evaluations write there."""
+    return tj.load(shutil.copytree(trained_workdir, tmp_path_factory.mktemp("used") / "run"))
 
 
 @pytest.fixture

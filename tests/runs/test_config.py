@@ -12,7 +12,6 @@ import pytest
 import transformer_jax as tj
 from tests.conftest import dotted
 from tests.refusals import assert_refused, message_of
-from transformer_jax.errors import UserError
 from transformer_jax.models import MODELS
 from transformer_jax.models.config import ModelConfig
 from transformer_jax.nn.norms import NORMS
@@ -199,18 +198,13 @@ def test_a_run_is_not_resumed_with_another_config(path):
     assert_refused(calls)
 
 
-def test_an_override_drops_options_that_only_the_files_component_reads(tmp_path):
-    path = tmp_path / "learned.py"
-    path.write_text(
-        "from ml_collections import ConfigDict\n"
-        "def get_config():\n"
-        "    model = {'positions': 'learned', 'max_length': 128}\n"
-        "    return ConfigDict({'model': model})\n"
-    )
-    config = tj.config(path, {"model.positions": "rotary"})
+def test_an_override_drops_options_that_only_the_files_component_reads(write_config):
+    path = write_config("config.model = dict(positions='learned', max_length=128)")
+    rotary = {"model.positions": "rotary"}
+    config = tj.config(path, rotary)
     assert (config.model.positions, config.model.max_length) == ("rotary", 512)
-    with pytest.raises(tj.UserError, match="config.model.max_length is 128, but model.positions"):
-        tj.config(path, {"model.positions": "rotary", "model.max_length": 128})
+    message = message_of(tj.config, path, rotary | {"model.max_length": 128})
+    assert "config.model.max_length is 128, but model.positions" in message
 
 
 # --- Config files ---
@@ -254,9 +248,7 @@ UNKNOWN = [
         "there is no config.model.d_modle; did you mean config.model.d_model?",
     ),
     ("config.modle = dict()", "there is no config.modle; did you mean config.model?"),
-    ("config.sed = 3", "did you mean config.seed?"),
     ("config.model = 3", "config.model has fields; set them, as config.model."),
-    ("config.model = dict(source_vocab_size=9)", "there is no config.model.source_vocab_size"),
     ("config.seed = dict(x=1)", "config.seed is {'x': 1}; it must be of type int"),
     (
         "config.model = {3: 64}",
@@ -331,11 +323,10 @@ def test_the_config_of_a_run_is_a_config_file(write_config, tmp_path):
     again = load_config(tmp_path / "run" / "config.json", {"model.num_heads": 4})
     model = {**config.model.to_dict(), "num_heads": 4}
     assert again.to_dict() == {**config.to_dict(), "model": model}
-    with pytest.raises(UserError, match=r"run is a folder; did you mean .*run/config.json\?"):
-        load_config(tmp_path / "run")
+    folder = f"run is a folder; did you mean {tmp_path}/run/config.json?"
+    assert_refused({folder: lambda: load_config(tmp_path / "run")})
     (tmp_path / "run" / "config.json").write_text("[1]")
-    with pytest.raises(UserError, match="it holds no object"):
-        load_config(tmp_path / "run" / "config.json")
+    assert "it holds no object" in message_of(load_config, tmp_path / "run" / "config.json")
 
 
 def test_a_config_file_may_ask_for_the_run_to_start_from(tmp_path, trained_workdir):
@@ -346,9 +337,7 @@ def test_a_config_file_may_ask_for_the_run_to_start_from(tmp_path, trained_workd
         "    return ConfigDict({'model': {} if init_from else {'d_model': 24}})\n"
     )
     assert tj.config(file).model.d_model == 24
-    run = tj.load(trained_workdir)
-    started = tj.config(file, {"train.init_from": str(trained_workdir)})
-    assert started.model.d_model == run.config.model.d_model
+    assert tj.config(file, {"train.init_from": str(trained_workdir)}).model.d_model == 16
 
 
 def test_a_published_model_to_start_from_is_imported_once(tmp_path, monkeypatch, trained_workdir):

@@ -248,11 +248,8 @@ class Between(LanguageModeling):
     def loss(self, params, batch, rng, frozen):
         loss, weight, sums = super().loss(params, batch, rng, frozen)
         apart = jax.tree.map(lambda a, b: abs(a - b).sum(), frozen["one"], frozen["two"])
-        return loss, weight, sums | {"apart": weight * sum(jax.tree.leaves(apart))}
-
-    def metrics(self, sums, examples):
-        apart = float(sums["apart"] / sums["tokens"])
-        return super().metrics(sums, examples) | {"apart": apart}
+        apart = sum(jax.tree.leaves(apart))
+        return loss, weight, sums | {"aux/apart": apart, "aux_count/apart": 1.0}
 
 
 def test_frozen_trees_of_the_runs_that_fields_name(
@@ -269,32 +266,21 @@ def test_frozen_trees_of_the_runs_that_fields_name(
         with_entries(TASKS, {"between": entry})
 
     run.with_params(jax.tree.map(lambda x: 2 * x, run.params)).save(tmp_path / "twice")
-    fields = {"one": "task.between.one", "two": "task.between.two"}
-    register(fields)
-    changes = tiny_language_model | {
-        "task.name": "between",
-        "train.num_steps": 1,
-        "eval.every_steps": 1,
-    }
+    register({"one": "task.between.one", "two": "task.between.two"})
+    changes = tiny_language_model | {"task.name": "between", "train.num_steps": 1}
 
     def trained(name="between", **runs):
         named = {f"task.between.{k}": str(v) for k, v in runs.items()}
         return tj.train(tj.config(QUICKSTART, changes | named), tmp_path / name)
 
-    between = trained(one=run.workdir, two=tmp_path / "twice")
     total = sum(float(np.abs(leaf).sum()) for leaf in jax.tree.leaves(run.params))
-    assert between.evaluate(split="valid", progress=False)["apart"] == pytest.approx(
-        total, rel=1e-4
-    )
-    refusals = {
-        "task.between.two names no run": lambda: trained("none", one=run.workdir),
-        "(task.between.two) has another vocabulary": lambda: trained(
-            "other", one=run.workdir, two=workdir
-        ),
-    }
-    assert_refused(refusals)
+    metrics = trained(one=run.workdir, two=tmp_path / "twice").evaluate(split="valid")
+    assert metrics["aux/apart"] == pytest.approx(total, rel=1e-4)
+    no_run = "task.between.two names no run"
+    vocabulary = "(task.between.two) has another vocabulary"
+    assert_refused({no_run: lambda: trained("none", one=run.workdir)})
+    assert_refused({vocabulary: lambda: trained("other", one=run.workdir, two=workdir)})
     register(("one", "two"))
-    named = {"train.init_from": str(run.workdir)}
-    config = tj.config(QUICKSTART, changes | named)
+    config = tj.config(QUICKSTART, changes | {"train.init_from": str(run.workdir)})
     message = "all of one run; name the config field of each: TaskKind(frozen={'one': 'task.between"
     assert_refused({message: lambda: tj.train(config, tmp_path / "both")})

@@ -2,16 +2,13 @@
 """Runs are loaded from one checkpoint each, wherever they are, and predict together."""
 
 import dataclasses
-import math
 import shutil
 
 import jax
 import numpy as np
 import pytest
-import scipy.special
 
 import transformer_jax as tj
-from tests.compiled import run as compiled
 from tests.refusals import assert_refused
 
 LINES = ["The dog sees a cat.", "", "The old teacher reads the new books."]
@@ -89,28 +86,6 @@ def ensemble(members):
 def language_model(language_model, random_params):
     """The run with random parameters: those of the run end each text at once."""
     return language_model.with_params(random_params(language_model.task))
-
-
-def test_the_perplexity_is_that_of_the_averaged_probabilities(ensemble, members):
-    before, nll, count = listing(members[0].workdir), 0.0, 0
-    for inputs, labels, counted in members[0].batches("test"):
-        model = members[0].model
-        logits = [compiled(model.apply, {"params": run.params}, **inputs) for run in members]
-        mean = np.mean([scipy.special.softmax(each, axis=-1) for each in logits], axis=0)
-        of_labels = np.take_along_axis(mean, np.asarray(labels)[..., None], axis=-1)[..., 0]
-        nll -= (np.log(of_labels) * counted).sum()
-        count += counted.sum()
-    found = ensemble.evaluate("test", beam_size=1)
-    assert found["perplexity"] == pytest.approx(math.exp(nll / count), rel=1e-4)
-    assert (found["steps"], found["split"]) == ([30, 15], "test")
-    assert found["ensemble"] == [str(run.workdir) for run in members] and "step" not in found
-    assert listing(members[0].workdir) == before
-
-
-def test_an_ensemble_of_one_is_its_run(trained, trained_workdir):
-    one = tj.load_ensemble(trained_workdir)
-    assert one.n_best(LINES) == trained.n_best(LINES)
-    assert one.score(LINES, LINES) == trained.score(LINES, LINES)
 
 
 def test_changes_are_made_to_each_member(ensemble, members):

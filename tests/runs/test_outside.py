@@ -12,12 +12,12 @@ import fsspec
 import pytest
 
 import transformer_jax as tj
+from tests.conftest import ROOT
 from tests.refusals import message_of
 from tests.runs.conftest import with_fields
 from transformer_jax.cli.main import main
 from transformer_jax.runs.outside import acts_outside
 
-ROOT = Path(__file__).parents[2]
 OUTSIDE = {
     "eval.command": "touch executed",
     "train.callbacks": "spy",

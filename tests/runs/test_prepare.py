@@ -3,11 +3,11 @@
 
 import dataclasses
 import logging
-from pathlib import Path
 
 import pytest
 
 import transformer_jax as tj
+from tests.conftest import ROOT
 from tests.refusals import assert_refused
 from transformer_jax.data.config import DataConfig
 from transformer_jax.data.sources import open_split
@@ -120,7 +120,7 @@ def test_an_origin_of_another_kind_is_named(tiny_config, tmp_path):
 # --- Sizes by the size of the data ---
 
 
-CONFIG = Path(__file__).parents[2] / "configs" / "parallel_text.py"
+CONFIG = ROOT / "configs" / "parallel_text.py"
 
 
 def pairs(count, words=5):

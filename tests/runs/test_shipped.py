@@ -3,15 +3,14 @@
 
 import shutil
 import zipfile
-from pathlib import Path
 
 import pytest
 from setuptools import build_meta
 
 import transformer_jax as tj
+from tests.conftest import ROOT
 from transformer_jax.runs.shipped import find_file, shipped_files
 
-ROOT = Path(__file__).parents[2]
 FOLDERS = {
     "config": ROOT / "configs",
     "sweep": ROOT / "experiments" / "sweeps",

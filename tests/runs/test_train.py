@@ -180,12 +180,6 @@ def test_a_config_that_contradicts_the_parameters_is_refused(trained):
     )
 
 
-@pytest.fixture(scope="module")
-def used(trained_workdir, tmp_path_factory):
-    """The trained run in a copy of its workdir: evaluations write there."""
-    return tj.load(shutil.copytree(trained_workdir, tmp_path_factory.mktemp("used") / "run"))
-
-
 def test_an_evaluation_returns_metrics_and_writes_outputs(used):
     run, workdir = used, used.workdir
     program = 'import sys; n = len(list(sys.stdin)); print(\'{"lines": %d, "bleu": 999}\' % n)'

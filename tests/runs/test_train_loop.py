@@ -15,9 +15,9 @@ from transformer_jax.data.batches.pipeline import TrainBatches
 from transformer_jax.errors import UserError
 
 PATIENT = {"model.dropout_rate": 0.0, "train.num_steps": 20, "eval.every_steps": 2}
-PATIENT |= {"logging.every_steps": 2, "checkpoint.every_steps": 4, "optimizer.schedule": "constant"}
-PATIENT |= {"optimizer.learning_rate": 1e-12, "optimizer.warmup_steps": 1}
-PATIENT |= {"optimizer.plateau_patience": 1, "eval.patience": 3}
+PATIENT |= {"logging.every_steps": 2, "checkpoint.every_steps": 100}
+PATIENT |= {"optimizer.learning_rate": 1e-12, "optimizer.schedule": "constant"}
+PATIENT |= {"optimizer.warmup_steps": 1, "optimizer.plateau_patience": 1, "eval.patience": 3}
 SPIKING = {"train.num_steps": 32, "train.on_spike": "rewind", "train.spike_factor": 2.0}
 SPIKING |= {"eval.every_steps": 32, "logging.every_steps": 1, "checkpoint.every_steps": 6}
 SPIKED = 27
