@@ -9,6 +9,7 @@ import pytest
 
 from transformer_jax.checkpoints import manifest
 from transformer_jax.errors import UserError
+from transformer_jax.parallel import hosts
 
 
 @pytest.fixture
@@ -106,3 +107,14 @@ def test_a_name_that_leaves_the_folder_is_not_followed(folder, tmp_path_factory,
     name = name.format(outside.name)
     manifest.write_entries(folder, {name: manifest.read_entries(folder)["params/empty"]})
     assert manifest.find_damage(folder) == "manifest.json cannot be read"
+
+
+@pytest.mark.parametrize("reader", ["process 0", "another, same folder", "another, own copy"])
+def test_process_0_and_owners_of_a_copy_verify_a_checkpoint(folder, monkeypatch, reader):
+    (folder / "data" / "state").unlink()
+    file_of_0 = "a copy" if "own copy" in reader else manifest._identity(folder / "manifest.json")
+    of_0 = [file_of_0, None]
+    monkeypatch.setattr(hosts, "is_primary", lambda: reader == "process 0")
+    monkeypatch.setattr(hosts, "gather", lambda value: [of_0.pop(0), value])
+    problem = manifest.find_damage_in_job(folder)
+    assert problem == (None if "same" in reader else "data/state is missing")
