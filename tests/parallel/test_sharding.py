@@ -11,6 +11,7 @@ import pytest
 from jax.sharding import PartitionSpec
 
 from tests.refusals import assert_refused
+from transformer_jax.checkpoints.step_folder import named_leaves
 from transformer_jax.nn import parameters
 from transformer_jax.nn.parameters import parameters_at
 from transformer_jax.parallel import sharding
@@ -68,11 +69,6 @@ OF_OTHERS = {"positions": "learned", "embedding_norm": True, "logits_bias": True
 OF_OTHERS |= {"num_token_types": 2, "tie_embeddings": "none"}
 
 
-def names(tree):
-    leaves = jax.tree_util.tree_leaves_with_path(tree)
-    return {jax.tree_util.keystr(path, simple=True, separator="/"): leaf for path, leaf in leaves}
-
-
 @pytest.fixture
 def params_of(tiny_config):
     """Function that makes abstract parameters for a task, an architecture and changed options."""
@@ -99,7 +95,7 @@ KINDS_AND_VARIANTS += [(kind, {}) for kind in MODELS[1:]]
 
 @pytest.mark.parametrize(("kind", "changes"), KINDS_AND_VARIANTS)
 def test_every_parameter_of_every_model_has_one_entry_in_the_table(params_of, kind, changes):
-    for name, leaf in names(params_of(kind, changes)).items():
+    for name, leaf in named_leaves(params_of(kind, changes)).items():
         found = parameters_at(name)
         assert len(found) == 1, name
         assert len(found[0].axes) == leaf.ndim, name
@@ -123,7 +119,7 @@ def test_the_last_matching_entry_counts(monkeypatch):
 def test_optimizer_state_is_sharded_like_its_parameter(params_of):
     params = params_of(MODELS[0], {})
     state = {"params": params, "opt_state": jax.eval_shape(optax.adam(1e-3).init, params)}
-    sharded = names(sharding.add_shardings(state, make_mesh(ParallelConfig())))
+    sharded = named_leaves(sharding.add_shardings(state, make_mesh(ParallelConfig())))
     of_params = {n.removeprefix("params/"): leaf for n, leaf in sharded.items() if "params/" in n}
     for moment in ("mu", "nu"):
         for name, leaf in of_params.items():

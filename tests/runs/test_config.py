@@ -119,11 +119,8 @@ def test_each_value_has_an_origin(path, tmp_path):
     config = to_config(settings)
     config.model.d_ff = 32
     again = read_settings(config)
-    assert again.origins | {"model.d_ff": None} == {
-        **{name: settings.origin(name) for name in settings.values},
-        "model.d_ff": None,
-    }
-    assert again.origin("model.d_ff").kind == "config"
+    changed = {name for name in kinds if again.origin(name) != settings.origin(name)}
+    assert changed == {"model.d_ff"} and again.origin("model.d_ff").kind == "config"
     save_json(settings, tmp_path / "config.json")
     loaded = load_json(tmp_path / "config.json", {"train.init_from": "mine"})
     assert loaded.origin("model.d_ff").is_loaded

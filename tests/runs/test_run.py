@@ -14,6 +14,7 @@ import scipy.special
 import transformer_jax as tj
 from tests.compiled import run as compiled
 from tests.refusals import assert_refused
+from transformer_jax.checkpoints.step_folder import fill, named_leaves
 from transformer_jax.logs.records import read_lines
 
 SOURCES, TARGETS = ["A dog runs.", "The women sleep."], ["Ein Hund läuft.", "Die Frauen schlafen."]
@@ -147,15 +148,10 @@ QUERY = "decoder/layer_0/self_attention/query/kernel"
 
 def with_value(run, name, value, index=1):
     """The run with an element of a parameter, or several, replaced."""
-
-    def change(path, leaf):
-        if jax.tree_util.keystr(path, simple=True, separator="/") != name:
-            return leaf
-        changed = np.array(leaf)
-        changed.flat[index] = value
-        return changed
-
-    return dataclasses.replace(run, params=jax.tree_util.tree_map_with_path(change, run.params))
+    leaves = named_leaves(run.params)
+    leaves[name] = np.array(leaves[name])
+    leaves[name].flat[index] = value
+    return dataclasses.replace(run, params=fill(run.params, leaves))
 
 
 def test_a_damaged_parameter_is_named(trained):
