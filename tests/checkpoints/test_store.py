@@ -51,10 +51,6 @@ def make_state(seed):
     return State(params, optimizer.init(params), jnp.int32(seed), rng_data)
 
 
-def abstract(tree):
-    return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), tree)
-
-
 def assert_same(restored, saved):
     assert jax.tree.structure(restored) == jax.tree.structure(saved)
     for got, want in zip(jax.tree.leaves(restored), jax.tree.leaves(saved), strict=True):
@@ -104,7 +100,7 @@ def run(saved_run, tmp_path):
     return Checkpoints(shutil.copytree(saved_run, tmp_path / "run"), CheckpointConfig())
 
 
-TARGET = abstract(make_state(0))
+TARGET = jax.eval_shape(lambda: make_state(0))
 ITEMS = {"params", "training", "data", "provenance", "metrics"}
 
 
