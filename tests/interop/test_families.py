@@ -8,15 +8,7 @@ import jax
 import numpy as np
 import pytest
 
-from tests.interop.published import (
-    BARE,
-    DECODERS,
-    ENCODERS,
-    SAME,
-    TRANSLATORS,
-    expected,
-    published,
-)
+from tests.interop.published import BARE, DECODERS, ENCODERS, SAME, TRANSLATORS, expected, published
 from transformer_jax.checkpoints.step_folder import named_leaves
 from transformer_jax.interop.weights import to_tensors
 from transformer_jax.models import encoder_only

@@ -29,10 +29,7 @@ LENGTH = 4
 TEXT = {"text": "abca bcab cabc aabb ccab\nabcabc\n"}
 MODELS = {
     "encoder": {"model.architecture": "encoder_only"},
-    "decoder": {
-        "model.architecture": "decoder_only",
-        "model.attention_layer": "bidirectional",
-    },
+    "decoder": {"model.architecture": "decoder_only", "model.attention_layer": "bidirectional"},
 }
 
 

@@ -10,11 +10,7 @@ import numpy as np
 import pytest
 
 from tests.refusals import assert_refused
-from transformer_jax.data.batches.pipeline import (
-    describe_overlong,
-    eval_batches,
-    train_batches,
-)
+from transformer_jax.data.batches.pipeline import describe_overlong, eval_batches, train_batches
 from transformer_jax.data.batches.windows import Windows, find_slices
 from transformer_jax.data.examples import Corpora
 

@@ -24,10 +24,7 @@ def test_blank_pairs_are_dropped(tmp_path, caplog):
 
     whole = read_aligned(source, target)
     kept = drop_blank(whole, "train", "en and de")
-    assert list(kept) == [
-        {"source": "one", "target": "eins"},
-        {"source": "five", "target": "fünf"},
-    ]
+    assert list(kept) == [{"source": "one", "target": "eins"}, {"source": "five", "target": "fünf"}]
     assert "left out 3 of 5 pairs of en and de" in caplog.text
     assert len(whole) == 5
     assert whole[1] == {"source": "", "target": "zwei"}
@@ -37,10 +34,7 @@ def test_blank_pairs_are_dropped(tmp_path, caplog):
 
 def test_tab_separated_pairs_are_read(tmp_path):
     path = write(tmp_path / "pairs.tsv.gz", "a b\tc\n\td\r\n")
-    assert list(read_tsv(path)) == [
-        {"source": "a b", "target": "c"},
-        {"source": "", "target": "d"},
-    ]
+    assert list(read_tsv(path)) == [{"source": "a b", "target": "c"}, {"source": "", "target": "d"}]
 
 
 def test_json_pairs_are_read(tmp_path):

@@ -11,11 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from transformer_jax.data.config import DOCUMENTS, DataConfig
-from transformer_jax.data.files.json_lines import (
-    read_choices,
-    read_conversations,
-    read_preferences,
-)
+from transformer_jax.data.files.json_lines import read_choices, read_conversations, read_preferences
 from transformer_jax.data.files.lines import TextLines, expand_paths
 from transformer_jax.data.files.pairs import drop_blank, read_aligned, read_json_lines, read_tsv
 from transformer_jax.data.files.text import open_blocks, read_documents

@@ -146,15 +146,9 @@ def test_what_tfds_cannot_open_is_named(builders, tmp_path, monkeypatch, assert_
                 texts(name="pg19"),
                 "pg19, split train has no column 'text' (data.text_field)",
             ),
-            "no pair field": (
-                texts(pair_field="pair"),
-                "has no column 'pair' (data.pair_field)",
-            ),
+            "no pair field": (texts(pair_field="pair"), "has no column 'pair' (data.pair_field)"),
             "label as text": (texts(text_field="opinion"), "'opinion' is 0, not text"),
-            "number as label": (
-                texts(label_field="score"),
-                "'score' is 0.5; a label is",
-            ),
+            "number as label": (texts(label_field="score"), "'score' is 0.5; a label is"),
             "hidden labels": (
                 texts("test", label_field="opinion"),
                 "split test, row 1: no label in the column 'opinion'",
@@ -276,10 +270,7 @@ def test_what_hugging_face_cannot_open_is_named(folder, tmp_path, assert_refused
     unset = DataConfig(name="hf_dataset")
     assert_refused(
         {
-            "no set": (
-                rows(path="nobody/nothing"),
-                "data.hf_name nobody/nothing cannot be loaded",
-            ),
+            "no set": (rows(path="nobody/nothing"), "data.hf_name nobody/nothing cannot be loaded"),
             "no folder": (rows(path=tmp_path / "none"), "cannot be loaded"),
             "no name": (lambda: open_split(unset, "train"), "data.hf_name is not set"),
             "no split": (rows("test"), "has no split 'test'; it has train, validation"),
