@@ -88,9 +88,7 @@ def test_metrics_per_byte_and_per_word_need_a_lossless_tokenizer(build, kind, te
     assert metrics["perplexity"] == pytest.approx(math.e)
 
 
-def test_another_architecture_is_refused(build):
-    with pytest.raises(UserError, match="task language_modeling does not go with architec"):
-        build(model__architecture="encoder_decoder")
+def test_rows_beyond_the_positions_are_refused(build):
     with pytest.raises(UserError, match="positions 'learned' reach to max_length 16, seq"):
         build(data__max_length=32)
 

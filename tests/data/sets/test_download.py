@@ -7,6 +7,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
+from tests.refusals import assert_refused
 from transformer_jax.data.sets.download import PublicSet, RemoteFile, download
 from transformer_jax.errors import UserError
 
@@ -87,19 +88,18 @@ def test_a_failed_download_keeps_the_existing_file(server, tmp_path):
     assert (tmp_path / "file.gz").read_bytes() == b"before"
 
 
-def test_what_cannot_be_downloaded_is_refused(server, public_set, tmp_path, assert_refused):
+def test_what_cannot_be_downloaded_is_refused(server, public_set, tmp_path):
     (tmp_path / "taken").write_text("a file")
     remote = remote_file(server.url)
     other = remote_file(server.url.replace("file.gz", "other.gz"))
     nowhere = remote_file("http://127.0.0.1:9/file.gz")
     assert_refused(
         {
-            "no page": (lambda: download(other, tmp_path / "file"), "404"),
-            "no server": (lambda: download(nowhere, tmp_path / "file"), "set data.dir"),
-            "no folder": (lambda: download(remote, tmp_path / "taken" / "file"), "taken"),
-            "a user's folder without the file": (
-                lambda: public_set.path("file", str(tmp_path)),
-                f"{tmp_path} has neither file nor file.gz: set data.dir",
+            "404": lambda: download(other, tmp_path / "file"),
+            "set data.dir": lambda: download(nowhere, tmp_path / "file"),
+            "taken": lambda: download(remote, tmp_path / "taken" / "file"),
+            f"{tmp_path} has neither file nor file.gz: set data.dir": lambda: public_set.path(
+                "file", str(tmp_path)
             ),
         }
     )

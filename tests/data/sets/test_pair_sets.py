@@ -4,6 +4,7 @@
 import pytest
 
 from tests.data.writing import write
+from tests.refusals import assert_refused
 from transformer_jax.data.config import DataConfig
 from transformer_jax.data.sets.pair_sets import MULTI30K, SCAN, SCAN_SETS, assign_splits
 from transformer_jax.data.sources import open_split
@@ -77,7 +78,7 @@ def test_commands_are_read_and_some_are_held_out(tmp_path, name):
     assert not held_out & {pair["source"] for pair in train}
 
 
-def test_an_invalid_line_is_named(tmp_path, assert_refused):
+def test_an_invalid_line_is_named(tmp_path):
     (tmp_path / "tasks_test_simple.txt").write_text("IN: jump OUT: I_JUMP\njump\tI_JUMP\n")
     (tmp_path / "deu.txt").write_text("Yes.\tJa.\nNo.\n")
 
@@ -86,11 +87,8 @@ def test_an_invalid_line_is_named(tmp_path, assert_refused):
 
     assert_refused(
         {
-            "scan": (open_set("scan_simple", "test"), "line 2: not"),
-            "tatoeba": (
-                open_set("tatoeba_de_en", "train"),
-                "deu.txt, line 2: not English<tab>German",
-            ),
+            "line 2: not": open_set("scan_simple", "test"),
+            "deu.txt, line 2: not English<tab>German": open_set("tatoeba_de_en", "train"),
         }
     )
 
