@@ -167,6 +167,12 @@ def test_a_prefix_is_continued_as_the_search_would(task, params):
         assert left and found[: len(left)].tolist() == left
 
 
+def test_equal_sources_of_other_numbers_have_other_samples(task, params):
+    decode = dataclasses.replace(SHORT, **SAMPLES)
+    tokens, _ = task.search(params, [Request(SOURCES[0], number=n) for n in (3, 4)], decode)
+    assert (tokens[0] != tokens[1]).any()
+
+
 class Longest(Sampler):
     """Repeats the likeliest first token, and never ends."""
 

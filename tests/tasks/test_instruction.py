@@ -11,19 +11,12 @@ import pytest
 
 import transformer_jax as tj
 from tests.tasks import compiled
+from tests.tasks.conftest import CHAT
 from transformer_jax.conversations import conversation_to_json, parse_conversation
 from transformer_jax.errors import UserError
 from transformer_jax.inference.config import DecodeConfig
 from transformer_jax.losses import token_losses
 
-OWN = {"system": "{content}\n", "user": "Q: {content}\n", "assistant": "A: {content}{eos}\n"}
-CHANGES = {
-    "model.architecture": "decoder_only",
-    "model.max_length": 64,
-    "data.max_length": 64,
-    "task.template": None,
-    **{f"task.{role}_turn": text for role, text in OWN.items()},
-}
 SAID = [("the old man", "sees a dog"), ("a dog", "walks home ."), ("men and women", "walk .")]
 
 
@@ -41,7 +34,7 @@ GREEDY = DecodeConfig(beam_size=1, max_extra_length=6)
 
 @pytest.fixture(scope="module")
 def build(tokenizers_of, task_with):
-    return functools.partial(task_with, tokenizers_of("byte_bpe"), "instruction", CHANGES)
+    return functools.partial(task_with, tokenizers_of("byte_bpe"), "instruction", CHAT)
 
 
 def test_only_logits_of_answers_have_a_gradient(task, params, monkeypatch, batches_of):
@@ -141,7 +134,7 @@ def test_parts_that_do_not_fit_together_are_refused(build):
         build(task__template="chatml")
     with pytest.raises(UserError, match="a template of one's own has three turns; set system_turn"):
         build(task__system_turn=None)
-    turns = {f"task__{role}_turn": None for role in OWN}
+    turns = {f"task__{role}_turn": None for role in ("system", "user", "assistant")}
     with pytest.raises(UserError, match="ends an answer in .*im_end.*write {content}{eos}"):
         build(task__template="chatml", **turns)
 

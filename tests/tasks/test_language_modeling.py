@@ -61,14 +61,8 @@ def test_training_windows_start_anywhere(task):
 
 def test_metrics_per_byte_and_per_word(build):
     task = build("byte_bpe")
-    sums = {
-        "loss": 20.0,
-        "tokens": 10.0,
-        "nll": 20.0,
-        "correct": 5.0,
-        "filled": 10.0,
-        "slots": 16.0,
-    }
+    sums = {"loss": 20.0, "tokens": 10.0, "nll": 20.0, "correct": 5.0}
+    sums |= {"filled": 10.0, "slots": 16.0}
     metrics = task.metrics(sums, [{"text": "wörter, zwei\n"}])
     assert metrics["perplexity"] == pytest.approx(math.exp(2.0))
     assert metrics["bits_per_byte"] == pytest.approx(20 / math.log(2) / 14)

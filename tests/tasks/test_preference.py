@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tests.tasks import compiled
-from tests.tasks.test_instruction import CHANGES
+from tests.tasks.conftest import CHAT
 from transformer_jax.conversations import Turn, conversation_to_json
 from transformer_jax.errors import UserError
 
@@ -33,7 +33,7 @@ def drawn(texts):
 @pytest.fixture(scope="module")
 def build(tokenizers_of, task_with):
     def build(**fields):
-        task = task_with(tokenizers_of("byte_bpe"), "preference", CHANGES, **fields)
+        task = task_with(tokenizers_of("byte_bpe"), "preference", CHAT, **fields)
         object.__setattr__(task, "reference", drawn)
         return task
 

@@ -9,6 +9,8 @@ import pytest
 
 from tests.refusals import assert_refused
 from transformer_jax.data.sets.download import PublicSet, RemoteFile, download
+from transformer_jax.data.sets.pair_sets import MULTI30K, SCAN
+from transformer_jax.data.sets.text_sets import TINY_SHAKESPEARE, WIKITEXT2
 from transformer_jax.errors import UserError
 
 CONTENT = bytes(range(256)) * 1000
@@ -135,3 +137,12 @@ def test_a_file_in_the_users_folder_is_not_verified(public_set, server, tmp_path
     (tmp_path / name).write_bytes(b"the user's own")
     assert public_set.path("file", str(tmp_path)) == str(tmp_path / name)
     assert server.requests == 0
+
+
+def test_all_downloads_are_pinned():
+    sets = (SCAN, MULTI30K, TINY_SHAKESPEARE, WIKITEXT2)
+    assert [len(public_set.files) for public_set in sets] == [6, 9, 1, 3]
+    for name, remote in (file for public_set in sets for file in public_set.files.items()):
+        last = remote.url.rpartition("/")[2].removesuffix(".gz")
+        assert name in (last, f"wiki.{last.removesuffix('.txt')}.tokens")
+        assert len(bytes.fromhex(remote.sha256)) == 32
