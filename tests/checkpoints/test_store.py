@@ -241,7 +241,7 @@ def test_what_is_not_there_or_does_not_fit_is_refused(run, tmp_path):
         missing: lambda: run.snapshot(2),
     }
     for which in (4, "4", "newest", "-1"):
-        words = f"no checkpoint {which} in {run.directory}; take latest, best, or of 1, 2, 3"
+        words = f"no checkpoint {which} in {run.directory}; take latest, best or one of 1, 2, 3"
         assert_refused({words: partial(step_of, run, which)})
     for count in (0, 4):
         words = f"cannot average {count} checkpoints: {run.directory} holds the parameters of 3"

@@ -79,8 +79,8 @@ def test_predict_writes_a_line_for_any_input_line(shell, trained_workdir):
     others = [line for line in answer.err.splitlines() if not line.startswith("warning: ")]
     assert all(f" predicted {len(HARD_LINES)} lines in" in line for line in others)  # if slow
     for message in (
-        "2 of 7 lines are blank, and so are their translations: 2, 7",
-        "line 3 has 10000 tokens; only the first 47 are translated",
+        "2 of 7 lines are blank, and so are their outputs: 2, 7",
+        "line 3 has 10000 tokens; only the first 47 are read",
         "2 of 7 lines have pieces unknown to the tokenizer: 4, 6",
         "line 5 of the input is not UTF-8 from byte 2 on",
     ):

@@ -44,7 +44,7 @@ def test_no_run_and_no_checkpoint(workdir, trained_workdir, tmp_path):
         {
             "absent holds no run: config.json is missing": lambda: tj.load(tmp_path / "absent"),
             f"no checkpoint in {workdir}": lambda: tj.load(workdir),
-            "; take latest, best, or of 15, 30": lambda: tj.load(trained_workdir, checkpoint=7),
+            "; take latest, best or one of 15, 30": lambda: tj.load(trained_workdir, checkpoint=7),
             "cannot average 3 checkpoints": lambda: tj.load(trained_workdir, average=3),
         }
     )
