@@ -158,14 +158,6 @@ def test_a_target_of_likeliest_tokens_is_greedy(task, params, examples, features
     assert is_greedy.tolist() == [True, False]
 
 
-def test_a_score_beyond_the_positions_is_refused(settings, task):
-    model = dataclasses.replace(settings.model, positions="learned", max_length=48)
-    changed = dataclasses.replace(settings, model=model)
-    short = build.build_task(changed, build.vocab_sizes(task.tokenizers), task.tokenizers)
-    with pytest.raises(UserError, match="score: positions 'learned' reach to max_length 48, seq"):
-        short.score({}, ["man " * 60], ["Mann"], batch_size=1)
-
-
 # --- Predictions ---
 
 
