@@ -130,6 +130,8 @@ def test_scores_are_the_losses_of_source_and_target(build, random_params, tokeni
     log_probs = np.asarray(jax.nn.log_softmax(compiled.logits(task, params, *row)))[0]
     places = len(source) - 1 + np.arange(len(target))
     assert score.log_prob == pytest.approx(log_probs[places, target].sum(), rel=1e-4)
+    read = task.model_inputs(params, "the old man", " sees a dog", DecodeConfig())
+    assert read.tokens["decoder"] == [*source, *target]
 
 
 @pytest.mark.parametrize("objective", ["spans", "infilling", "ul2", "diffusion"])

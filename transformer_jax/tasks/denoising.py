@@ -13,6 +13,7 @@ import numpy as np
 from transformer_jax.data.batches.loss_masks import LOSS_MASK_FEATURES, loss_mask_features
 from transformer_jax.data.examples import Corpus, Features
 from transformer_jax.inference.config import TARGET_FIELDS, DecodeConfig
+from transformer_jax.inference.model_inputs import ModelInputs, text_inputs
 from transformer_jax.models import MODELS
 from transformer_jax.models.decoder_only import DecoderOnly
 from transformer_jax.models.encoder_decoder import Seq2Seq
@@ -29,7 +30,7 @@ from transformer_jax.tasks.corruptions import (
 from transformer_jax.tasks.diffusion import MaskedDiffusion
 from transformer_jax.tasks.interface import Params, Prediction, Task, TaskParts
 from transformer_jax.tasks.language_modeling import DocumentTask, DocumentWindows, LanguageModeling
-from transformer_jax.tasks.line_warnings import LineWarnings
+from transformer_jax.tasks.line_warnings import LineWarnings, collect_warnings
 from transformer_jax.tasks.losses import ContextTarget
 from transformer_jax.tasks.masked_lm import MaskedLanguageModeling, fill_blanks
 from transformer_jax.tasks.translation import Translation
@@ -229,6 +230,18 @@ class DenoisingSequences(LanguageModeling):
         """Tokens of a source, read as it is written, with the start token, and of the target."""
         encode = self.tokenizers.text("text").encode
         return [*encode(source), self.specials.start], encode(target)
+
+    def model_inputs(
+        self, params: Params, source: str, target: str | None, decode: DecodeConfig
+    ) -> ModelInputs:
+        """Returns a source as the model reads it, with the target after its start token, if there
+        is one."""
+        with collect_warnings() as warnings:
+            prompt = self._prompt(source, warnings)
+        target_tokens = self.tokenizers.text("text").encode(target or "")
+        tokens = self.token_generator.fit_context([*prompt, *target_tokens])
+        text = source + (target or "")
+        return text_inputs(self.model, self.tokenizers, text, None, tokens)
 
     def _prompt(self, line: str, warnings: LineWarnings, number: int = 1) -> list[int]:
         first, *tokens = super()._prompt(line, warnings, number)
