@@ -5,6 +5,8 @@ Axes: B batch, N = B * beams, W constraint tokens, V vocabulary.
 """
 
 import dataclasses
+import functools
+import operator
 from collections.abc import Collection
 from typing import NamedTuple
 
@@ -117,7 +119,8 @@ class TreeConstraint:
         if self.read is not None:
             may[(self.read,)] = may_add
         masks = [is_allowed[:, None] & self._mask(ids) for ids, is_allowed in may.items()]
-        return jnp.stack(masks).any(axis=0)
+        # No reduction over a stack: XLA folds that of the first step, slowly and with a warning.
+        return functools.reduce(operator.or_, masks)
 
     def advance(
         self, state: TreeState, tokens: Int[Array, " N"]
