@@ -135,24 +135,6 @@ def test_a_long_text_opens_with_the_strongest_key_of_each_query(show):
     assert tab.texts("#strongest-control output") == ["all"]
 
 
-def test_heads_that_agree_are_drawn_side_by_side(show):
-    """Two heads with the same weights: both colours, at different heights."""
-    weights = {"encoder.layer_0.self_attention.weights": np.ones((2, 1, 1), np.float32)}
-    tab = show(attention_page(Attention({}, {"encoder": ["▁A"]}, weights), "two heads"))
-    heights = tab.evaluate(
-        """[0, 1].map((head) => {
-          const canvas = document.querySelector('canvas[aria-label^=Lines]');
-          const column = canvas.getContext('2d').getImageData(60, 0, 1, canvas.height).data;
-          const colour = headStyle(head).colour.match(/\\w\\w/g).map((part) => parseInt(part, 16));
-          const drawn = (y) => colour.every((part, i) => column[4 * y + i] === part);
-          return Array.from({ length: canvas.height }, (_, y) => y).filter((y) => drawn(y));
-        })"""
-    )
-    assert all(heights) and not set(heights[0]) & set(heights[1])
-    lines = "document.querySelector('canvas[aria-label^=Lines]')"
-    assert tab.evaluate(f"{lines}.clientWidth === {lines}.parentElement.clientWidth")
-
-
 def predicting(stacks, what, *each):
     """Drawn attention with predictions."""
     drawn = drawn_attention(stacks)
