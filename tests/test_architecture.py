@@ -35,7 +35,7 @@ LAYERS = [
     {"interop"},
     {"lab"},
     {"lab.pictures"},
-    {"lab.report", "lab.audit"},
+    {"lab.audit", "lab.child_process", "lab.report"},
     {"lab.analysis", "lab.mistakes", "lab.plan"},
     {"lab.sweeps", "lab.verification"},
     {"lab.evidence", "lab.plots"},

@@ -10,11 +10,13 @@ import pytest
 from transformer_jax.errors import Stopped
 from transformer_jax.lab.night import jobs
 from transformer_jax.lab.night.jobs import JobError, Limits, run_job
+from transformer_jax.lab.sweeps.tables import Row
 from transformer_jax.nn.feed_forward import ACTIVATIONS
 from transformer_jax.parallel import hosts
 from transformer_jax.runs.config import resolve_file
 
 COMPONENT = """
+from transformer_jax.lab.sweeps.tables import Row
 from transformer_jax.nn.feed_forward import ACTIVATIONS
 
 @ACTIVATIONS.register("{name}")
@@ -89,6 +91,14 @@ def test_an_error_of_a_component_has_a_rule_and_a_reason(tmp_path, with_entries)
     with_entries(ACTIVATIONS, {})
     found = jobs.do_job("check", check_of(tmp_path, "odd", "raise ValueError('not even')"))
     assert found["rule"] == "config" and "not even" in found["reason"]
+
+
+def test_a_metric_that_runs_lack_is_no_divergence(tmp_path, monkeypatch):
+    row = Row("row", {"loss": [1.0], "bleu": [None]}, 1, 1.0, 1.0)
+    monkeypatch.setattr(jobs, "train_rows", lambda *_: [row])
+    fields = {"config": "quickstart", "overrides": {}, "metric": "bleu", "modules": []}
+    answer = jobs.do_job("train", fields | {"folder": str(tmp_path), "seeds": 1})
+    assert answer["rule"] == "config" and "no validation metric 'bleu'" in answer["reason"]
 
 
 def test_a_test_split_that_is_the_validation_split_holds_nothing_out(tiny_language_model):

@@ -2,6 +2,7 @@
 """Nights: what is promoted and refused, by which rule, and that a night continues."""
 
 import json
+import math
 import os
 
 import numpy as np
@@ -14,7 +15,7 @@ from transformer_jax.errors import UserError
 from transformer_jax.lab.night import jobs, loop
 from transformer_jax.lab.night.jobs import JobError
 from transformer_jax.lab.night.ledger import Ledger
-from transformer_jax.lab.night.loop import decide_proposals
+from transformer_jax.lab.night.loop import decide_proposals, finish_night
 from transformer_jax.lab.night.report import night_state
 from transformer_jax.lab.verification.outcomes import DIFFERS, Outcome, Verification
 from transformer_jax.logs.records import to_json
@@ -37,6 +38,9 @@ def propose(folder, name, overrides, arrived):
     os.utime(path, (arrived, arrived))
 
 
+COMPONENT = '"""It may help."""\nOVERRIDES = {"optimizer.learning_rate": %s}\n'
+
+
 def rate(value):
     return {"optimizer.learning_rate": value}
 
@@ -56,9 +60,11 @@ class Drawn:
         self.rates = {}
         self.shared = {"data": "same"}
         self.jobs = []
+        self.limits = {}
 
     def __call__(self, kind, limits, **arguments):
         self.jobs.append(kind)
+        self.limits[limits.folder.name] = limits.seconds
         return getattr(self, kind)(**arguments)
 
     def check(self, **_):
@@ -69,7 +75,8 @@ class Drawn:
         self.rates[folder] = rate
         first = overrides["seed"]
         workdirs = [f"{folder}/seed_{first + i}" if rate < 100 else "" for i in range(seeds)]
-        return {"workdirs": workdirs, "seconds": 2.0 * seeds, "parameters": 7, "memory": 10**6}
+        costs = {"parameters": 7, "memory": 10**6}
+        return {"workdirs": workdirs, "seconds": 2.0 * seeds, "costs": costs}
 
     def evaluate(self, workdirs, **_):
         values = []
@@ -79,7 +86,7 @@ class Drawn:
             below = path.rpartition("/runs/")[2]
             noise = np.random.default_rng([*below.encode()]).normal(0, 0.01)
             values.append(3.0 + noise - self.rates[folder] if path else None)
-        return {"values": values, "digests": dict(self.shared)}
+        return {"values": values, "digests": dict(self.shared) if any(workdirs) else {}}
 
 
 @pytest.fixture
@@ -122,6 +129,7 @@ def test_a_page_shows_proposals_and_the_winner(night, drawn, show):
     propose(night, "fast", rate(0.9), 1)
     propose(night, "longer", {"train.num_steps": 9}, 2)
     report = tj.night(night, finish=True)
+    assert drawn.limits["winner"] == math.inf  # promotions may add up to a slow one
     assert "fast" in report.as_text() and "winner" in report.as_markdown()
     page = show((night / "night.html").read_text())
     assert not page.complaints()
@@ -156,7 +164,9 @@ def test_failures_are_records_by_rule(night, drawn, monkeypatch):
                 patch.setattr(drawn, name, attribute)
             assert decided(night) == {f"{rule}_case": ("refused", rule)}
     propose(night, "time_case", rate(0.7), 20)
-    assert decided(night) == {"time_case": ("refused", "name")}
+    long = 250 * "x"
+    propose(night, long, rate(0.7), 21)
+    assert decided(night) == {"time_case": ("refused", "name"), long: ("refused", "name")}
     (night / "proposals" / "link.py").symlink_to("/nowhere")
     assert decided(night) == {"link": ("refused", "form")}
 
@@ -165,10 +175,63 @@ def test_failures_are_records_by_rule(night, drawn, monkeypatch):
         (night / "ledger.jsonl").write_text(text.replace("refused", "promoted"))
         return {"failing": []}
 
-    propose(night, "edits", rate(0.7), 21)
+    propose(night, "edits", rate(0.7), 22)
     monkeypatch.setattr(drawn, "check", edit)
     with pytest.raises(UserError, match="was edited"):
         decided(night)
+
+
+def test_a_component_that_is_changed_while_it_is_tested_is_tested_again(night, drawn, monkeypatch):
+    path = night / "proposals" / "mine.py"
+    path.write_text(COMPONENT % 0.9)
+    train = drawn.train
+
+    def edit(**arguments):
+        if "mine" in arguments["folder"]:
+            path.write_text(COMPONENT % 0.11)
+        return train(**arguments)
+
+    monkeypatch.setattr(drawn, "train", edit)
+    ends = [(line["verdict"], line["rule"]) for line in decide_proposals(night)]
+    assert ends == [("refused", "form"), ("refused", "screening")]
+    assert "mine.py was changed" in Ledger(night).of_kind("end")[0]["reason"]
+
+
+def test_other_data_are_found_where_the_first_seed_of_the_baseline_diverged(
+    night, drawn, monkeypatch
+):
+    train = drawn.train
+
+    def diverge(**arguments):
+        trained = train(**arguments)
+        if "baseline" in arguments["folder"]:
+            trained["workdirs"][:2] = ["", ""]
+        else:
+            drawn.shared["data"] = "other"
+        return trained
+
+    propose(night, "fast", rate(0.9), 1)
+    monkeypatch.setattr(drawn, "train", diverge)
+    assert decided(night) == {"fast": ("refused", "data")}
+    spent = Ledger(night).of_kind("end")[0]["spent"]
+    assert spent["runs"] == 2  # that were trained in vain
+
+
+def test_nothing_is_decided_after_another_worker_has_opened_the_held_out_data(
+    night, drawn, monkeypatch
+):
+    def finish(**_):
+        monkeypatch.undo()
+        monkeypatch.setattr(loop, "run_job", drawn)
+        finish_night(night)
+        return {"failing": []}
+
+    assert decided(night) == {}
+    propose(night, "fast", rate(0.9), 1)
+    monkeypatch.setattr(drawn, "check", finish)
+    with pytest.raises(UserError, match="is finished"):
+        decided(night)
+    assert Ledger(night).lines[-1]["kind"] == "finish"
 
 
 def test_costs_budget_and_other_workers(night, drawn, monkeypatch):
@@ -180,14 +243,31 @@ def test_costs_budget_and_other_workers(night, drawn, monkeypatch):
     with pytest.raises(UserError, match="price was"):
         decided(folder)
 
+    folder = write_night(night.parent / "fails", "| dict(price=len)", base=rate(0.1))
+    propose(folder, "dear", rate(0.9), 1)
+    with pytest.raises(UserError, match="price of .* fails: TypeError"):
+        decided(folder)
+
     folder = write_night(night.parent / "poor", base=rate(0.1), budget={"runs": 5})
     propose(folder, "first", rate(0.01), 1)
     propose(folder, "second", rate(0.9), 2)
     assert main(["night", str(folder)]) == 1
     assert night_state(folder)["open"] == ["second"]
+    assert len(Ledger(folder).of_kind("start")) == 1  # and no level of its own
     folder = write_night(night.parent / "poorer", base=rate(0.1), budget={"seconds": 12})
     propose(folder, "half", rate(0.13), 1)  # its first look is the last that is paid for
     assert decided(folder) == {} and night_state(folder)["open"] == ["half"]
+
+    def stop(*_):
+        raise KeyboardInterrupt
+
+    # What is trained when the budget is used up is decided, though a kill came before.
+    folder = write_night(night.parent / "stopped", base=rate(0.1), budget={"runs": 6})
+    propose(folder, "slow", rate(0.01), 1)
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(loop, "judge", stop)
+        decided(folder)
+    assert decided(folder) == {"slow": ("refused", "screening")}
 
     for job, expected in {
         "check": [("refused", 1)],
@@ -256,6 +336,7 @@ def test_what_cannot_begin_or_continue_is_one_line(night, drawn, tmp_path, monke
             "control is 'none'": starts(control="none"),
             "write {'runs': 200}": starts(budget={"hours": 1}),
             "smallest is 0": starts(smallest=0),
+            "finish_seeds is 1": starts(finish_seeds=1),
             "better is 'more'": starts(better="more"),
         }
     )

@@ -3,6 +3,7 @@
 
 import json
 import os
+from pathlib import Path
 
 from transformer_jax.lab.night.proposals import read_proposals, rule_of
 
@@ -14,9 +15,9 @@ def written(folder, name, content, arrived=1):
     os.utime(path, (arrived, arrived))
 
 
-def test_three_forms_are_read_and_no_code_runs(tmp_path):
+def test_three_forms_are_read_and_no_code_runs(tmp_path, monkeypatch):
     good = {"why": "It helps.", "overrides": {"model.activation": "mine"}}
-    component = '"""It helps."""\nOVERRIDES = {"model.activation": "mine"}\n# no\n\n1 / 0\n'
+    component = '"""It helps."""\nOVERRIDES: dict = {"model.activation": "mine"}\n# no\n\n1 / 0\n'
     written(tmp_path, "one.json", good, 3)
     written(tmp_path, "two.py", component, 2)
     written(tmp_path, "three/proposal.json", good)
@@ -30,6 +31,9 @@ def test_three_forms_are_read_and_no_code_runs(tmp_path):
         assert (proposal.why, dict(proposal.overrides)) == tuple(good.values())
         assert not proposal.fault
     assert [p.lines for p in proposals] == [1, 3, 0]
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "lstat", lambda path: os.lstat("/nowhere"))  # they were just renamed
+        assert read_proposals(tmp_path) == []
     before = proposals[0].digest
     written(tmp_path, "three/mine.py", "2 / 0\n")
     assert read_proposals(tmp_path)[-1].digest != before

@@ -83,8 +83,10 @@ class Night:
             raise ValueError(f"error_rate is {self.error_rate}; it must be between 0 and 0.5")
         if not self.looks or self.looks[0] < 1 or sorted(set(self.looks)) != list(self.looks):
             raise ValueError(f"looks is {self.looks}; give increasing numbers of seeds from 1 on")
-        if type(self.proposals) is not int or self.proposals < 1:
-            raise ValueError(f"proposals is {self.proposals!r}; it is a number of at least 1")
+        for name, least in (("proposals", 1), ("finish_seeds", 2)):
+            value = getattr(self, name)
+            if type(value) is not int or value < least:
+                raise ValueError(f"{name} is {value!r}; it is a number of at least {least}")
 
 
 def load_night(folder: Path) -> Night:

@@ -11,7 +11,6 @@ import json
 import math
 import os
 import resource
-import signal
 import subprocess
 import sys
 import tempfile
@@ -25,6 +24,7 @@ from typing import Any
 import jax
 
 from transformer_jax.errors import Interrupted, NonFiniteError, Stopped, UserError
+from transformer_jax.lab.child_process import child_process, describe_end
 from transformer_jax.lab.evidence.comparison import run_digests
 from transformer_jax.lab.evidence.verdicts import digest_of
 from transformer_jax.lab.night.proposals import rule_of
@@ -32,7 +32,6 @@ from transformer_jax.lab.sweeps.definition import Sweep
 from transformer_jax.lab.sweeps.results import seed_folders
 from transformer_jax.lab.sweeps.row_training import RowSpec, train_rows
 from transformer_jax.lab.sweeps.sweep import check_row, row_data
-from transformer_jax.lab.verification.oracles import describe_end
 from transformer_jax.lab.verification.outcomes import DOES_NOT_APPLY, EQUAL
 from transformer_jax.lab.verification.verify import verify
 from transformer_jax.logs.records import to_json
@@ -57,7 +56,7 @@ class JobError(UserError):
     def __init__(self, rule: str, reason: str) -> None:
         super().__init__(reason)
         self.rule = rule
-        self.seconds = 0.0  # that the job took
+        self.spent: Mapping[str, float] = {"runs": 0, "seconds": 0.0}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,35 +80,19 @@ def run_job(kind: str, limits: Limits, **arguments: Any) -> dict[str, Any]:
         answer = Path(scratch) / "answer.json"
         errors = Path(scratch) / "stderr"
         work = json.dumps({"kind": kind, "arguments": arguments, "answer": str(answer)})
-        path = os.pathsep.join(filter(None, sys.path))
-        with (
-            errors.open("wb") as stderr,
-            hosts.catch_stops() as stops,
-            subprocess.Popen(
-                [sys.executable, "-m", __name__],
-                stdin=subprocess.PIPE,
-                stdout=stderr,
-                stderr=stderr,
-                env={**os.environ, "PYTHONPATH": path},
-                start_new_session=True,
-            ) as process,
-        ):
+        with hosts.catch_stops() as stops, child_process(__name__, errors) as process:
             assert process.stdin is not None
-            try:
-                with contextlib.suppress(BrokenPipeError):  # stderr says why
-                    process.stdin.write(work.encode() + b"\n")
-                    process.stdin.flush()  # it stays open: the process ends when it closes
-                _wait(process, limits, stops)
-            finally:
-                with contextlib.suppress(ProcessLookupError):
-                    os.killpg(process.pid, signal.SIGKILL)  # with the processes that it started
-        if answer.exists():
-            result: dict[str, Any] = json.loads(answer.read_text(encoding="utf-8"))
-            if "rule" in result:
-                raise JobError(result["rule"], result["reason"])
-            return result
-        told = errors.read_text(errors="replace")
-        raise JobError("crash", describe_end(process.returncode, told))
+            with contextlib.suppress(BrokenPipeError):  # stderr says why
+                process.stdin.write(work.encode() + b"\n")
+                process.stdin.flush()  # it stays open: the process ends when it closes
+            _wait(process, limits, stops)
+        if not answer.exists():
+            reason = describe_end(process.returncode, errors.read_text(errors="replace"))
+            raise JobError("crash", reason)
+        result: dict[str, Any] = json.loads(answer.read_text(encoding="utf-8"))
+    if "rule" in result:
+        raise JobError(result["rule"], result["reason"])
+    return result
 
 
 def _wait(process: subprocess.Popen[bytes], limits: Limits, stops: hosts.Stops) -> None:
@@ -170,8 +153,11 @@ def train(
     """Trains the seeds of a row that are left, in one program.
 
     Returns:
-      "workdirs" of all seeds, empty for one that diverged; "seconds" of all; "parameters"; "memory"
-      in bytes, at most: of the first device, or of a CPU's process.
+      "workdirs" of all seeds, empty for one that diverged; "seconds" of all; "costs": "parameters",
+      and "memory" in bytes, at most: of the first device, or of a CPU's process.
+
+    Raises:
+      UserError: the runs have no such metric.
     """
     settings = resolve_file(config, overrides, modules)
     sweep = Sweep(config, {_ROW: overrides}, seeds=seeds, metrics=[metric])
@@ -180,16 +166,15 @@ def train(
     folders = seed_folders(Path(folder))
     workdirs = []
     for i, value in enumerate(row.metrics[metric]):
-        is_finite = value is not None and math.isfinite(value)
-        workdirs.append(str(folders[f"seed_{settings.seed + i}"]) if is_finite else "")
+        if value is None:
+            raise UserError(f"its runs have no validation metric {metric!r}")
+        folder_of_seed = folders[f"seed_{settings.seed + i}"]
+        workdirs.append(str(folder_of_seed) if math.isfinite(value) else "")
     of_device = jax.local_devices()[0].memory_stats() or {}  # a CPU has none
     resident = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    return {
-        "workdirs": workdirs,
-        "seconds": row.seconds,
-        "parameters": row.parameters,
-        "memory": int(of_device.get("peak_bytes_in_use", resident)),
-    }
+    memory = int(of_device.get("peak_bytes_in_use", resident))
+    costs = {"memory": memory, "parameters": row.parameters}
+    return {"workdirs": workdirs, "seconds": row.seconds, "costs": costs}
 
 
 def evaluate(

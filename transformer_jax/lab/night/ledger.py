@@ -74,13 +74,12 @@ class Ledger:
             yield
 
     def add(self, kind: str, **fields: Any) -> Line:
-        """Adds a line (within `adding`), and returns it."""
+        """Adds a line (within `adding`), and returns it; UserError if the night is finished."""
+        self.require_open()
         record = {"line": len(self.lines), "kind": kind, **fields}
         line = chained(record, self.lines[-1][DIGEST] if self.lines else "")
-        self.path.touch()
-        with self.path.open("r+b") as file:
+        with self.path.open("ab") as file:
             file.truncate(self._size)  # without a line that a kill has torn
-            file.seek(self._size)
             file.write(f"{to_json(line)}\n".encode())
             file.flush()
             os.fsync(file.fileno())
@@ -92,6 +91,14 @@ class Ledger:
         os.fsync(self._head.fileno())
         self.lines.append(line)
         return line
+
+    def require_open(self) -> None:
+        """Raises UserError if the night is finished."""
+        if self.of_kind(FINISH):
+            raise UserError(
+                f"night: {self.path.parent} is finished, as its held-out data were opened; begin "
+                "another night in a new folder, with its winner as the baseline"
+            )
 
     def of_kind(self, kind: str) -> list[Line]:
         """The lines of a kind."""

@@ -6,18 +6,17 @@ Any number of processes may work on one night; each continues where it, or anoth
 """
 
 import contextlib
-import hashlib
 import logging
 import math
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from transformer_jax.errors import BusyError, UserError
 from transformer_jax.lab.evidence.verdicts import stated_configs
-from transformer_jax.lab.night.decision import ErrorControl, judge
-from transformer_jax.lab.night.definition import load_night, stated
+from transformer_jax.lab.night.decision import ErrorControl, Judgements, judge
+from transformer_jax.lab.night.definition import Costs, load_night, stated
 from transformer_jax.lab.night.jobs import JobError, Limits, run_job
 from transformer_jax.lab.night.ledger import (
     FINISH,
@@ -28,14 +27,24 @@ from transformer_jax.lab.night.ledger import (
     Line,
     Stage,
 )
-from transformer_jax.lab.night.proposals import BASELINE, RULES, Proposal, read_proposals
+from transformer_jax.lab.night.proposals import (
+    BASELINE,
+    RULES,
+    Proposal,
+    digest_of_file,
+    read_proposals,
+)
 from transformer_jax.runs.config import resolve_file
+from transformer_jax.runs.user_modules import failing_as
 from transformer_jax.runs.workdir import SWEEP, lock_workdir
 from transformer_jax.runtime.files import remove
 from transformer_jax.runtime.progress import set_title
-from transformer_jax.scoring.sequential import Plan, decide, oriented, paired_differences
+from transformer_jax.scoring.sequential import oriented
+from transformer_jax.scoring.statistics import over_paired_seeds
 
 WINNER = "winner"
+_UNCLAIMED = (BASELINE, WINNER)
+"""Names of rows that no process has claimed, as they are no proposals."""
 _SECONDS_TO_START = 120  # a process: imports, data, compilation
 _SEEDS_APART = 1000  # of successive baselines, more than any proposal is tested with
 _REASONS = {
@@ -49,12 +58,19 @@ logger = logging.getLogger(__name__)
 
 
 class Variant(NamedTuple):
-    """A row of a night: its name, what it overrides in the config, the files of its components, and
-    the baseline that it is measured beside."""
+    """A row of a night.
+
+    Attributes:
+      overrides: of the night's config.
+      files: of components that proposals brought: path below the night's folder -> SHA-256.
+      lines: of code in these files.
+      stage: the baseline that it is measured beside.
+    """
 
     name: str
     overrides: Mapping[str, Any]
-    modules: Sequence[str]
+    files: Mapping[str, str]
+    lines: int
     stage: Stage
 
 
@@ -83,13 +99,10 @@ class OpenNight:
         settings = resolve_file(night.config, night.base, night.modules)
         self._first_seed = settings.seed
         asked = stated(night) | stated_configs({BASELINE: settings})[BASELINE]
-        if works and self.ledger.of_kind(FINISH):
-            raise UserError(
-                f"night: {folder} is finished, as its held-out data were opened; begin another "
-                "night in a new folder, with its winner as the baseline"
-            )
-        if works and not self.ledger.lines:
-            self._begin(asked)
+        if works:
+            self.ledger.require_open()
+            if not self.ledger.lines:
+                self._begin(asked)
         for line in self.ledger.lines[:1]:
             before = line["asked"]
             for name in {**before, **asked}:
@@ -123,30 +136,33 @@ class OpenNight:
         Raises:
           UserError: a component of a promoted proposal has changed.
         """
+        number = self.number if number is None else number
         overrides = dict(self.night.base)
-        modules = list(self.night.modules)
+        files: dict[str, str] = {}
+        lines = 0
         for line in self.ledger.promoted[:number]:
             overrides |= line["overrides"]
-            for name, digest in line["files"].items():
-                path = (self.folder / name).resolve()
-                if not path.exists() or hashlib.sha256(path.read_bytes()).hexdigest() != digest:
-                    raise UserError(
-                        f"night: {path} is part of the baseline and was changed; restore it, or "
-                        "begin another night in a new folder"
-                    )
-                modules.append(str(path))
-        return Variant(BASELINE, overrides, modules, self.number if number is None else number)
-
-    def is_spent(self) -> bool:
-        """Returns True if the budget is used up."""
-        spent = self.ledger.spent()
-        return any(spent[unit] >= most for unit, most in self.night.budget.items())
+            files |= line["files"]
+            lines += line["lines"]
+        for name in self._changed(files):
+            raise UserError(
+                f"night: {self.folder / name} is part of the baseline and was changed; restore it, "
+                "or begin another night in a new folder"
+            )
+        return Variant(BASELINE, overrides, files, lines, number)
 
     def open_proposals(self) -> list[Proposal]:
         """The proposals that are not decided, in the order in which they arrived."""
         decided = self.ledger.decided()
         proposals = read_proposals(self.folder)
         return [p for p in proposals if (p.name, p.digest) not in decided]
+
+    def is_spent(self) -> bool:
+        """Returns True if the budget is used up."""
+        spent = self.ledger.spent()
+        return any(spent[unit] >= most for unit, most in self.night.budget.items())
+
+    # The walk of a proposal: decide_next, _decide, _start, _test, _end.
 
     def decide_next(self) -> Line | None:
         """Decides the first open proposal that no other process tests; returns its "end" line, or
@@ -160,96 +176,74 @@ class OpenNight:
                     return self._decide(proposal)
         return None
 
-    def _folder(self, row: Variant) -> Path:
-        """Folder of a row's runs."""
-        return self.folder / "runs" / str(row.stage) / row.name
-
     def _decide(self, proposal: Proposal) -> Line | None:
         """Decides a proposal; None if the budget is used up."""
-        base = self.baseline()
         set_title(proposal.name)
-        modules = [*base.modules, *(str((self.folder / name).resolve()) for name in proposal.files)]
-        overrides = {**base.overrides, **proposal.overrides}
-        variant = Variant(proposal.row, overrides, modules, base.stage)
+        base = self.baseline()
+        row = Variant(
+            proposal.row,
+            {**base.overrides, **proposal.overrides},
+            {**base.files, **proposal.files},
+            base.lines + proposal.lines,
+            base.stage,
+        )
         start = self.ledger.start_of(proposal, base.stage)
         try:
             if start is None:
-                start = self._start(proposal, variant)
+                self._refuse_unread(proposal)
+                if self.is_spent():
+                    return None
+                self._check(row, verifies=bool(proposal.files))
+                start = self._start(proposal, base.stage)
             if start is None:  # the baseline has changed meanwhile
                 return self._decide(proposal)
-            return self._test(proposal, start, base, variant)
+            return self._test(proposal, start, base, row)
         except JobError as error:
             if error.rule == "disk":
-                for path in self._folder(variant).glob("*"):
+                for path in self._folder(row).glob("*"):
                     remove(path)
-            spent = {"runs": 0, "seconds": error.seconds}
+            refusal = {"verdict": REFUSED, "rule": error.rule, "reason": str(error)}
             with self.ledger.adding():
-                return self._end(proposal, start, REFUSED, error.rule, str(error), spent=spent)
+                return self._end(proposal, start, **refusal, spent=error.spent)
 
-    def _start(self, proposal: Proposal, variant: Variant) -> Line | None:
-        """Checks a proposal, and adds the line with which its test begins; None if the baseline
-        has changed meanwhile."""
-        # The file of one that could not be read may be mended.
-        ends = [end for end in self.ledger.of_kind("end") if end["rule"] != "form"]
+    def _refuse_unread(self, proposal: Proposal) -> None:
+        """Raises JobError if a proposal breaks a rule as it stands."""
         if proposal.fault:
             raise JobError(*proposal.fault)
-        if any(e["name"] == proposal.name and e["digest"] != proposal.digest for e in ends):
-            raise JobError("name", "a proposal of this name was decided; give this one a new name")
-        self._check(variant, verifies=bool(proposal.files))
-        with self.ledger.adding():
-            if self.number != variant.stage:
-                return None
-            outcomes = self.ledger.tests()
-            level = self.control.level(len(outcomes), outcomes)
-            fields = {"name": proposal.name, "digest": proposal.digest, "baseline": variant.stage}
-            return self.ledger.add("start", **fields, number=len(outcomes), level=level)
+        for end in self.ledger.of_kind("end"):
+            is_other = end["name"] == proposal.name and end["digest"] != proposal.digest
+            if is_other and end["rule"] != "form":  # a file that could not be read may be mended
+                reason = "a proposal of this name was decided; give this one a new name"
+                raise JobError("name", reason)
 
     def _check(self, row: Variant, *, verifies: bool) -> None:
         """Raises JobError if a row cannot train, or an oracle of its components fails."""
-        checked = self.run("check", row, overrides=row.overrides, verifies=verifies)
+        with _spending(runs=0):
+            checked = self.run("check", row, overrides=row.overrides, verifies=verifies)
         if checked["failing"]:
             raise JobError("oracles", "; ".join(checked["failing"]))
 
-    def run(self, kind: str, row: Variant, runs: int = 1, **arguments: Any) -> dict[str, Any]:
-        """Runs a job of a row on a number of runs. The baseline has all the time; components of
-        proposals may not open files."""
-        arguments |= {"config": self.night.config, "metric": self.night.metric}
-        guarded = [path for path in row.modules if path not in self.night.modules]
-        seconds = math.inf
-        if row.name != BASELINE:
-            # What a job takes depends on the model, and on who else computes here.
-            if kind == "check":
-                of_baseline = self.ledger.lines[0]["seconds"]
-            else:
-                of_baseline = self.ledger.measured(BASELINE, row.stage)[0]["costs"]["seconds"]
-            seconds = _SECONDS_TO_START + self.night.slower * of_baseline * runs
-        limits = Limits(seconds, self.night.gigabytes, self._folder(row))
-        start = time.monotonic()
-        try:
-            return run_job(kind, limits, **arguments, modules=row.modules, guarded=guarded)
-        except JobError as error:
-            error.seconds = time.monotonic() - start
-            raise
+    def _start(self, proposal: Proposal, number: int) -> Line | None:
+        """Adds the line with which a test beside a baseline begins; None if that is no longer the
+        present one."""
+        with self.ledger.adding():
+            if self.number != number:
+                return None
+            outcomes = self.ledger.tests()
+            level = self.control.level(len(outcomes), outcomes)
+            fields = {"name": proposal.name, "digest": proposal.digest, "baseline": number}
+            return self.ledger.add("start", **fields, number=len(outcomes), level=level)
 
     def _test(self, proposal: Proposal, start: Line, base: Variant, row: Variant) -> Line | None:
         """Adds seeds until the proposal is decided; None if the budget is used up."""
-        ledger = self.ledger
         night = self.night
-        number = start["baseline"]
-        lines = sum(line["lines"] for line in ledger.promoted[:number])
-        if self.is_spent():
-            return None
-        self.measure(base, night.looks[0])  # so that costs are of as many seeds
-        base_values = self.measure(base, night.looks[-1])
         for count in night.looks:
-            if self.is_spent():
+            if len(self.ledger.values(row.name, row.stage)) < count and self.is_spent():
                 return None
+            self.measure(base, night.looks[0])  # so that costs are of as many seeds
+            base_values = self.measure(base, night.looks[-1])
             values = self.measure(row, count)
-            # At all looks the costs of the first one, so that all test the same difference.
-            base_costs = ledger.measured(BASELINE, number)[0]["costs"] | {"lines": lines}
-            costs = ledger.measured(row.name, number)[0]["costs"]
-            costs = costs | {"lines": lines + proposal.lines}
-            price = night.price(costs, base_costs) if night.price else 0.0
+            price = self._price(row, base)
             judgement = judge(
                 oriented(values, night.better) - price,
                 oriented(base_values, night.better),
@@ -260,24 +254,42 @@ class OpenNight:
             logger.info("%s: gain %.4g of %d seeds", proposal.name, judgement.gain, count)
             if judgement.promotes or judgement.refuses:
                 break
-        verdict = PROMOTED if judgement.promotes else REFUSED
-        rule = "better" if judgement.promotes else "not better"
-        if not any(map(math.isfinite, values)):
-            rule = "diverged"
-        elif judgement.refuses and count < night.looks[-1]:
-            rule = "screening"
+        rule = _rule_of(judgement, values, is_last=count == night.looks[-1])
         fields = {
+            "rule": rule,
+            "reason": _REASONS[rule],
             "difference": judgement.gain,
             "interval": [judgement.low, judgement.high],
             "seeds": count,
             "values": values,
             "price": price,
-            "costs": costs,
+            "costs": self._costs(row),
         }
-        with ledger.adding():
-            if verdict == PROMOTED and self.number != number:
-                verdict = SUPERSEDED
-            return self._end(proposal, start, verdict, rule, _REASONS[rule], **fields)
+        with self.ledger.adding():
+            verdict = REFUSED
+            if judgement.promotes:
+                verdict = PROMOTED if self.number == start["baseline"] else SUPERSEDED
+            return self._end(proposal, start, verdict=verdict, **fields)
+
+    def _end(self, proposal: Proposal, start: Line | None, **fields: Any) -> Line:
+        """Adds the line of a proposal's end (within `adding`)."""
+        named = ("name", "why", "lines", "digest", "overrides", "files")
+        stated = {name: getattr(proposal, name) for name in named}
+        test = {name: start and start[name] for name in ("number", "level", "baseline")}
+        return self.ledger.add("end", **stated, **test, **fields)
+
+    def _costs(self, row: Variant) -> Costs:
+        """Costs of a row at the first look; at all looks these, so that all test the same
+        difference."""
+        costs: Costs = self.ledger.measured(row.name, row.stage)[0]["costs"]
+        return {**costs, "lines": row.lines}
+
+    def _price(self, row: Variant, base: Variant) -> float:
+        """The difference that a row must bring to be worth its costs."""
+        if self.night.price is None:
+            return 0.0
+        with failing_as(f"night: price of {self.folder / 'night.py'} fails"):
+            return float(self.night.price(self._costs(row), self._costs(base)))
 
     def measure(self, row: Variant, count: int) -> list[float]:
         """Values of a row's first seeds; trains and evaluates those that are not there.
@@ -286,73 +298,96 @@ class OpenNight:
           JobError: a proposal fails; the baseline: UserError.
         """
         # Another process may be measuring the baseline; it holds the lock of a proposal already.
-        shared = row.name in (BASELINE, WINNER)
         lock = lock_workdir(self._folder(row), SWEEP, wait=True)
-        with lock if shared else contextlib.nullcontext():
+        with lock if row.name in _UNCLAIMED else contextlib.nullcontext():
             self.ledger.read()
-            if len(self.ledger.values(row.name, row.stage)) < count:
+            before = len(self.ledger.values(row.name, row.stage))
+            if before < count:
                 try:
-                    self._train(row, count)
+                    with _spending(count - before):
+                        self._train(row, before, count)
                 except JobError as error:
-                    if shared:
+                    if row.name in _UNCLAIMED:
                         raise UserError(f"night: the {row.name} cannot train: {error}") from error
                     raise
         return self.ledger.values(row.name, row.stage)[:count]
 
-    def _train(self, row: Variant, count: int) -> None:
-        """Trains a row up to a number of seeds, evaluates those that are new, adds their values."""
+    def _train(self, row: Variant, before: int, count: int) -> None:
+        """Trains a row from a number of seeds to another one, evaluates those that are new, adds
+        their values."""
         stage = row.stage
-        earlier = self.ledger.measured(row.name, stage)
-        before = sum(line["spent"]["runs"] for line in earlier)
+        runs = count - before
         number = stage if isinstance(stage, int) else self.number + 1
-        trained = self.run(
-            "train",
-            row,
-            count - before,
-            overrides={**row.overrides, "seed": self._first_seed + _SEEDS_APART * number},
-            folder=str(self._folder(row)),
-            seeds=count,
-        )
+        overrides = {**row.overrides, "seed": self._first_seed + _SEEDS_APART * number}
+        folder = str(self._folder(row))
+        trained = self.run("train", row, runs, overrides=overrides, folder=folder, seeds=count)
         workdirs = trained["workdirs"][before:]
-        runs = len(workdirs)
         evaluated = self.run("evaluate", row, runs, workdirs=workdirs, split="valid")
-        for line in self.ledger.measured(BASELINE, stage)[:1]:
+        for line in self.ledger.measured(BASELINE, stage):
             for rule, digest in evaluated["digests"].items():
                 if line["digests"].get(rule, digest) != digest:
                     raise JobError(rule, f"its run differs: {RULES[rule][1]}")
+        for name in self._changed(row.files):
+            raise JobError("form", f"{name} was changed while it was tested")
+        earlier = self.ledger.measured(row.name, stage)
         seconds = trained["seconds"] - sum(line["spent"]["seconds"] for line in earlier)
-        costs = {
-            "seconds": seconds / runs,
-            "memory": trained["memory"],
-            "parameters": trained["parameters"],
-        }
+        costs = {"seconds": seconds / runs, **trained["costs"]}
         below = [path.removeprefix(f"{self.folder}/") for path in workdirs]
         names = {"row": row.name, "baseline": stage, "workdirs": below}
         spent = {"runs": runs, "seconds": seconds}
         with self.ledger.adding():
             self.ledger.add("measured", **names, **evaluated, costs=costs, spent=spent)
 
-    def _end(
-        self,
-        proposal: Proposal,
-        start: Line | None,
-        verdict: str,
-        rule: str,
-        reason: str,
-        **fields: Any,
-    ) -> Line:
-        """Adds the line of a proposal's end (within `adding`)."""
-        named = ("name", "why", "lines", "digest", "overrides", "files")
-        test = {name: start[name] if start else None for name in ("number", "level", "baseline")}
-        return self.ledger.add(
-            "end",
-            **{name: getattr(proposal, name) for name in named},
-            **test,
-            verdict=verdict,
-            rule=rule,
-            reason=reason,
-            **fields,
-        )
+    def run(self, kind: str, row: Variant, runs: int = 1, **arguments: Any) -> dict[str, Any]:
+        """Runs a job of a row on a number of runs. Components of proposals may not open files, and
+        their jobs take no longer than they may."""
+        night = self.night
+        modules = self.modules(row)
+        seconds = math.inf
+        if row.name not in _UNCLAIMED:
+            # What a job takes depends on the model, and on who else computes here.
+            if kind == "check":
+                of_baseline = self.ledger.lines[0]["seconds"]
+            else:
+                of_baseline = self.ledger.measured(BASELINE, row.stage)[0]["costs"]["seconds"]
+            seconds = _SECONDS_TO_START + night.slower * of_baseline * runs
+        limits = Limits(seconds, night.gigabytes, self._folder(row))
+        arguments |= {"config": night.config, "metric": night.metric}
+        of_proposals = modules[len(night.modules) :]
+        return run_job(kind, limits, **arguments, modules=modules, guarded=of_proposals)
+
+    def modules(self, row: Variant) -> list[str]:
+        """Files of components of a row: the night's own, then those of proposals."""
+        of_proposals = [str((self.folder / name).resolve()) for name in row.files]
+        return [*self.night.modules, *of_proposals]
+
+    def _folder(self, row: Variant) -> Path:
+        """Folder of a row's runs."""
+        return self.folder / "runs" / str(row.stage) / row.name
+
+    def _changed(self, files: Mapping[str, str]) -> list[str]:
+        """The files of components, by their digests, that are not what they were."""
+        return [name for name in files if digest_of_file(self.folder / name) != files[name]]
+
+
+@contextlib.contextmanager
+def _spending(runs: int) -> Iterator[None]:
+    """Says in a JobError what the block has spent, on a number of runs."""
+    start = time.monotonic()
+    try:
+        yield
+    except JobError as error:
+        error.spent = {"runs": runs, "seconds": time.monotonic() - start}
+        raise
+
+
+def _rule_of(judgement: Judgements, values: list[float], *, is_last: bool) -> str:
+    """The rule by which a test has ended, a key of `_REASONS`."""
+    if judgement.promotes:
+        return "better"
+    if not any(map(math.isfinite, values)):
+        return "diverged"
+    return "not better" if is_last else "screening"
 
 
 def decide_proposals(folder: str | Path) -> Iterator[Line]:
@@ -390,9 +425,8 @@ def finish_night(folder: str | Path) -> Line:
     differences = {}
     for split, of_rows in values.items():
         if WINNER in of_rows and None not in of_rows.values():
-            sides = [oriented(of_rows[name], night.night.better) for name in (WINNER, BASELINE)]
-            plan = Plan((count,), error_rate=0.025)  # of each side: a 95% interval
-            look = decide(paired_differences(sides[0], sides[1]).tolist(), plan)
-            differences[split] = {"difference": look.mean, "interval": [look.low, look.high]}
+            sides = [oriented(of_rows[name], night.night.better) for name in (BASELINE, WINNER)]
+            test = over_paired_seeds(sides[0].tolist(), sides[1].tolist())
+            differences[split] = {"difference": test.mean, "interval": [test.low, test.high]}
     with ledger.adding():
         return ledger.add(FINISH, values=values, differences=differences, promoted=night.number)

@@ -9,6 +9,7 @@ Names that begin with a dot or end in .partial are still being written.
 """
 
 import ast
+import contextlib
 import dataclasses
 import hashlib
 import re
@@ -19,7 +20,8 @@ from typing import Any
 from transformer_jax.lab.sweeps.shared_folder import folder_name
 from transformer_jax.runtime.files import parse_json, read_regular
 
-_NAME = re.compile(r"[A-Za-z0-9][\w-]{0,63}", re.ASCII)
+_LONGEST_NAME = 64
+_NAME = re.compile(rf"[A-Za-z0-9][\w-]{{0,{_LONGEST_NAME - 1}}}", re.ASCII)
 BASELINE = "baseline"
 """Name of the baseline among the rows of a night; no proposal may have it."""
 
@@ -69,7 +71,12 @@ class Proposal:
     @property
     def row(self) -> str:
         """Name of its row among the runs; a changed proposal has another."""
-        return f"{folder_name(self.name)}-{self.digest[:8]}"
+        return f"{folder_name(self.name)[:_LONGEST_NAME]}-{self.digest[:8]}"
+
+
+def digest_of_file(path: Path) -> str:
+    """SHA-256 of a file; empty if there is none."""
+    return hashlib.sha256(path.read_bytes()).hexdigest() if path.exists() else ""
 
 
 def rule_of(field: str) -> str:
@@ -86,7 +93,8 @@ def read_proposals(folder: Path) -> list[Proposal]:
     for path in (folder / "proposals").glob("*"):
         is_partial = path.name.startswith((".", "__")) or path.suffix == ".partial"
         if not is_partial and (path.is_dir() or path.suffix in (".json", ".py")):
-            proposals.append(_read(path, folder))
+            with contextlib.suppress(FileNotFoundError):  # it was just renamed
+                proposals.append(_read(path, folder))
     proposals.sort(key=lambda proposal: (proposal.arrived, proposal.name))
     names: set[str] = set()
     for i, proposal in enumerate(proposals):
@@ -137,8 +145,10 @@ def _stated_by(source: bytes) -> dict[str, Any]:
     tree = ast.parse(source)
     fields: dict[str, Any] = {"why": ast.get_docstring(tree) or "", "overrides": {}}
     for node in tree.body:
-        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "OVERRIDES":
-            fields["overrides"] = ast.literal_eval(node.value)
+        if isinstance(node, ast.Assign | ast.AnnAssign) and node.value:
+            (target, *_) = node.targets if isinstance(node, ast.Assign) else [node.target]
+            if ast.unparse(target) == "OVERRIDES":
+                fields["overrides"] = ast.literal_eval(node.value)
     return fields
 
 

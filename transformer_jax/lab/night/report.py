@@ -47,7 +47,7 @@ def night_state(folder: str | Path) -> dict[str, Any]:
         BASELINE: {
             "number": night.number,
             "overrides": dict(baseline.overrides),
-            "modules": list(baseline.modules),
+            "modules": night.modules(baseline),
             night.night.metric: list(map(json_number, ledger.values(BASELINE, night.number))),
         },
         "budget": {unit: [spent[unit], most] for unit, most in night.night.budget.items()},

@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 
 from transformer_jax.checkpoints.step_folder import named_leaves
+from transformer_jax.lab.child_process import describe_end
 from transformer_jax.lab.verification import (
     component_oracles,
     forward_oracles,
@@ -136,12 +137,6 @@ def between_processes(subject: Subject, work: Mapping[str, Any]) -> Comparison:
         if done.returncode:
             raise RuntimeError(describe_end(done.returncode, done.stderr.decode()))
         return compare_trees({**np.load(path)}, named_leaves(subject.gradients))
-
-
-def describe_end(status: int, errors: str) -> str:
-    """Why a process of oracles has ended: the last line that it wrote to stderr."""
-    last = (errors.strip() or "it wrote nothing").splitlines()[-1]
-    return f"the process ended with status {status}: {last}"
 
 
 def main() -> None:

@@ -4,12 +4,9 @@
 import contextlib
 import json
 import logging
-import os
 import pickle
 import re
-import signal
 import subprocess
-import sys
 import tempfile
 import threading
 import time
@@ -22,6 +19,7 @@ import jax
 from ml_collections import ConfigDict
 
 from transformer_jax.errors import UserError
+from transformer_jax.lab.child_process import child_process, describe_end, kill
 from transformer_jax.lab.verification import oracles
 from transformer_jax.lab.verification.outcomes import NOT_RUN, Outcome, Verification
 from transformer_jax.lab.verification.subject import Subject, shrunk
@@ -173,26 +171,15 @@ def _run_oracles(work: Mapping[str, Any], seconds: float) -> list[Outcome]:
     """Runs `oracles.main`, and kills it after some seconds; what it did not reach is not run."""
     names = work["oracles"]
     outcomes: dict[str, Outcome] = {}
-    path = os.pathsep.join(filter(None, sys.path))
-    environment = {"XLA_FLAGS": _XLA_FLAGS, "JAX_PLATFORMS": "cpu", "PYTHONPATH": path}
     deadline = time.monotonic() + seconds
     with tempfile.TemporaryDirectory() as folder, Progress(len(names), unit="oracle") as bar:
         errors = Path(folder) / "stderr"
-        with (
-            errors.open("wb") as stderr,
-            subprocess.Popen(
-                [sys.executable, "-m", oracles.__name__],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=stderr,
-                env={**os.environ, **environment, "TMPDIR": folder},
-                start_new_session=True,
-            ) as process,
-        ):
-            timer = threading.Timer(seconds, _kill, [process])
-            timer.start()
+        environment = {"XLA_FLAGS": _XLA_FLAGS, "JAX_PLATFORMS": "cpu", "TMPDIR": folder}
+        with child_process(oracles.__name__, errors, subprocess.PIPE, environment) as process:
             assert process.stdin is not None
             assert process.stdout is not None
+            timer = threading.Timer(seconds, kill, [process])
+            timer.start()
             try:
                 with contextlib.suppress(BrokenPipeError), process.stdin:  # stderr says why
                     pickle.dump(work, process.stdin)
@@ -202,16 +189,9 @@ def _run_oracles(work: Mapping[str, Any], seconds: float) -> list[Outcome]:
                     bar.report(f"{outcome.oracle}: {outcome.verdict}", outcome.oracle)
                     bar.advance(len(outcomes))
                 status = process.wait()
-            finally:  # also if the caller is interrupted
+            finally:
                 timer.cancel()
-                _kill(process)
-        reason = oracles.describe_end(status, errors.read_text(errors="replace"))
+        reason = describe_end(status, errors.read_text(errors="replace"))
         if time.monotonic() >= deadline:
             reason = f"the time limit of {seconds:g} s was over"
     return [outcomes.get(name, Outcome(name, NOT_RUN, reason)) for name in names]
-
-
-def _kill(process: subprocess.Popen[bytes]) -> None:
-    """Kills a process and those that it has started."""
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)

@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Processes that run a module of this package: how they begin, end, and say why they ended."""
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+
+@contextlib.contextmanager
+def child_process(
+    module: str,
+    errors: Path,
+    stdout: int | None = None,
+    environment: Mapping[str, str] | None = None,
+) -> Iterator[subprocess.Popen[bytes]]:
+    """Runs `python -m module` in the block, at whose end it is killed.
+
+    Args:
+      errors: file of its stderr.
+      stdout: `subprocess.PIPE`; None: the same file.
+      environment: variables besides those of this process.
+    """
+    path = os.pathsep.join(filter(None, sys.path))
+    with (
+        errors.open("wb") as stderr,
+        subprocess.Popen(
+            [sys.executable, "-m", module],
+            stdin=subprocess.PIPE,
+            stdout=stdout or stderr,
+            stderr=stderr,
+            env={**os.environ, **(environment or {}), "PYTHONPATH": path},
+            start_new_session=True,
+        ) as process,
+    ):
+        try:
+            yield process
+        finally:  # also if the caller is interrupted
+            kill(process)
+
+
+def kill(process: subprocess.Popen[bytes]) -> None:
+    """Kills a child process and those that it has started."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+
+
+def describe_end(status: int, errors: str) -> str:
+    """Why a process has ended: the last line that it wrote to stderr."""
+    last = (errors.strip() or "it wrote nothing").splitlines()[-1]
+    return f"the process ended with status {status}: {last}"
