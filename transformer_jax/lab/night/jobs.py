@@ -32,7 +32,6 @@ from transformer_jax.lab.sweeps.definition import Sweep
 from transformer_jax.lab.sweeps.results import seed_folders
 from transformer_jax.lab.sweeps.row_training import RowSpec, train_rows
 from transformer_jax.lab.sweeps.sweep import check_row, row_data
-from transformer_jax.lab.verification.outcomes import DOES_NOT_APPLY, EQUAL
 from transformer_jax.lab.verification.verify import verify
 from transformer_jax.logs.records import to_json
 from transformer_jax.parallel import hosts
@@ -116,10 +115,8 @@ def _wait(process: subprocess.Popen[bytes], limits: Limits, stops: hosts.Stops) 
 def _bytes_below(folder: Path) -> int:
     total = 0
     for entry in entries_below(folder):
-        try:
+        with contextlib.suppress(OSError):  # a temporary file that is gone
             total += entry.stat(follow_symlinks=False).st_size
-        except OSError:  # a temporary file that is gone
-            continue
     return total
 
 
@@ -134,11 +131,10 @@ def check(
     differ or could not be run."""
     settings = resolve_file(config, overrides, modules)
     check_row(Sweep(config, {_ROW: {}}, metrics=[metric]), _ROW, settings)
-    failing = []
-    if verifies:
-        for outcome in verify(settings, modules, quick=True, progress=False).outcomes:
-            if outcome.verdict not in (EQUAL, DOES_NOT_APPLY):
-                failing.append(f"{outcome.oracle} {outcome.verdict}: {outcome.describe()}")
+    if not verifies:
+        return {"failing": []}
+    verification = verify(settings, modules, quick=True, progress=False)
+    failing = [f"{o.oracle} {o.verdict}: {o.describe()}" for o in verification.failing]
     return {"failing": failing}
 
 
@@ -168,8 +164,8 @@ def train(
     for i, value in enumerate(row.metrics[metric]):
         if value is None:
             raise UserError(f"its runs have no validation metric {metric!r}")
-        folder_of_seed = folders[f"seed_{settings.seed + i}"]
-        workdirs.append(str(folder_of_seed) if math.isfinite(value) else "")
+        is_finite = math.isfinite(value)  # a seed that diverged may have no folder
+        workdirs.append(str(folders[f"seed_{settings.seed + i}"]) if is_finite else "")
     of_device = jax.local_devices()[0].memory_stats() or {}  # a CPU has none
     resident = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     memory = int(of_device.get("peak_bytes_in_use", resident))
