@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -17,7 +18,8 @@ def child_process(
     stdout: int | None = None,
     environment: Mapping[str, str] | None = None,
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """Runs `python -m module` in the block, at whose end it is killed.
+    """Runs `python -m module` in the block, at whose end it is killed. A module that calls
+    `end_with_parent` ends with this process, too.
 
     Args:
       errors: file of its stderr.
@@ -46,6 +48,17 @@ def kill(process: subprocess.Popen[bytes]) -> None:
     """Kills a child process and those that it has started."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
+
+
+def end_with_parent() -> None:
+    """Ends this process, in whatever loop it is, when its parent ends, which holds its stdin."""
+
+    def watch() -> None:
+        while os.read(0, 2**16):  # not `sys.stdin`, whose lock the end of Python waits for
+            pass
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
 
 
 def describe_end(status: int, errors: str) -> str:

@@ -9,12 +9,10 @@ import contextlib
 import dataclasses
 import json
 import math
-import os
 import resource
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -24,7 +22,7 @@ from typing import Any
 import jax
 
 from transformer_jax.errors import Interrupted, NonFiniteError, Stopped, UserError
-from transformer_jax.lab.child_process import child_process, describe_end
+from transformer_jax.lab.child_process import child_process, describe_end, end_with_parent
 from transformer_jax.lab.evidence.comparison import run_digests
 from transformer_jax.lab.evidence.verdicts import digest_of
 from transformer_jax.lab.night.proposals import rule_of
@@ -265,12 +263,7 @@ def do_job(kind: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
 def main() -> None:
     """Does the work on the first line of stdin, and writes its answer to the file that it names."""
     work = json.loads(sys.stdin.buffer.readline())
-
-    def end_with_parent() -> None:
-        sys.stdin.buffer.read()
-        os._exit(1)
-
-    threading.Thread(target=end_with_parent, daemon=True).start()
+    end_with_parent()
     guard_files(work["arguments"].pop("guarded"))
     result = do_job(work["kind"], work["arguments"])
     write_atomic(Path(work["answer"]), to_json(result))

@@ -6,11 +6,11 @@
 `verify` starts the process on the CPU, with two forced host devices.
 """
 
+import contextlib
 import dataclasses
 import json
 import os
 import pickle
-import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from transformer_jax.checkpoints.step_folder import named_leaves
-from transformer_jax.lab.child_process import describe_end
+from transformer_jax.lab.child_process import child_process, describe_end, end_with_parent
 from transformer_jax.lab.verification import (
     component_oracles,
     forward_oracles,
@@ -128,14 +128,15 @@ def between_processes(subject: Subject, work: Mapping[str, Any]) -> Comparison:
     """Another process computes the same gradients of the first step."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "gradients.npz"
-        done = subprocess.run(
-            [sys.executable, "-m", "transformer_jax.lab.verification.oracles"],
-            input=pickle.dumps({**work, "oracles": [], "gradients": path}),
-            capture_output=True,
-            check=False,
-        )
-        if done.returncode:
-            raise RuntimeError(describe_end(done.returncode, done.stderr.decode()))
+        errors = Path(folder) / "stderr"
+        with child_process("transformer_jax.lab.verification.oracles", errors) as process:
+            assert process.stdin is not None
+            with contextlib.suppress(BrokenPipeError):  # stderr says why
+                pickle.dump({**work, "oracles": [], "gradients": path}, process.stdin)
+                process.stdin.flush()
+            status = process.wait()
+        if status:
+            raise RuntimeError(describe_end(status, errors.read_text(errors="replace")))
         return compare_trees({**np.load(path)}, named_leaves(subject.gradients))
 
 
@@ -149,6 +150,7 @@ def main() -> None:
     outcomes = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # what user code prints is no outcome
     work = pickle.load(sys.stdin.buffer)
+    end_with_parent()
     use_compilation_cache()
     load_modules(work["modules"])
     if work["cells"]:

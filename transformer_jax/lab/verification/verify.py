@@ -181,8 +181,9 @@ def _run_oracles(work: Mapping[str, Any], seconds: float) -> list[Outcome]:
             timer = threading.Timer(seconds, kill, [process])
             timer.start()
             try:
-                with contextlib.suppress(BrokenPipeError), process.stdin:  # stderr says why
+                with contextlib.suppress(BrokenPipeError):  # stderr says why
                     pickle.dump(work, process.stdin)
+                    process.stdin.flush()
                 for line in process.stdout:
                     outcome = Outcome(**json.loads(line))
                     outcomes[outcome.oracle] = outcome
