@@ -46,6 +46,7 @@ jaxtyping.install_import_hook(
 )
 
 import transformer_jax as tj  # noqa: E402
+from tests import refusals  # noqa: E402
 from transformer_jax import registry  # noqa: E402
 from transformer_jax.checkpoints.step_folder import step_folders  # noqa: E402
 from transformer_jax.data.config import DataConfig  # noqa: E402
@@ -230,18 +231,37 @@ def with_entries():
 
 @contextlib.contextmanager
 def forgetting_modules():
-    """Forgets the user's modules that are loaded in the block, and what they have registered."""
+    """Forgets the user's modules that are loaded in the block, and what they have registered: at
+    its end, and when the function that it yields is called."""
     entries = [(names, names._entries) for names in registry._REGISTRIES]
     parameters = list(PARAMETERS)
     loaded = dict(user_modules._loaded)
-    yield
-    for names, before in entries:
-        names._replace(before)
-    PARAMETERS[:] = parameters
-    for name in user_modules._loaded.keys() - loaded.keys():
-        del sys.modules[name]
-    user_modules._loaded.clear()
-    user_modules._loaded.update(loaded)
+
+    def forget():
+        for names, before in entries:
+            names._replace(before)
+        PARAMETERS[:] = parameters
+        for name in user_modules._loaded.keys() - loaded.keys():
+            del sys.modules[name]
+        user_modules._loaded.clear()
+        user_modules._loaded.update(loaded)
+
+    yield forget
+    forget()
+
+
+@pytest.fixture
+def forget_modules():
+    """The function of `forgetting_modules`, which is called after the test too."""
+    with forgetting_modules() as forget:
+        yield forget
+
+
+@pytest.fixture(scope="module")
+def forget_modules_of_file():
+    """The same for the tests of a file."""
+    with forgetting_modules() as forget:
+        yield forget
 
 
 @pytest.fixture
@@ -445,24 +465,10 @@ def classifier(classifier_workdir):
     return tj.load(classifier_workdir)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture
 def assert_refused():
-    """`assert_refused(table)`: each row {name: (call, words)} raises a UserError of one line that
-    has these words; all rows that do not are listed."""
-
-    def check(table):
-        failures = {}
-        for name, (call, words) in table.items():
-            try:
-                call()
-                message = "nothing is refused"
-            except tj.UserError as error:
-                message = str(error)
-            if words not in message or "\n" in message:
-                failures[name] = message
-        assert failures == {}
-
-    return check
+    """`refusals.assert_refused`."""
+    return refusals.assert_refused
 
 
 @contextlib.contextmanager

@@ -7,16 +7,20 @@ from transformer_jax.errors import UserError
 
 
 def assert_refused(calls):
-    """Each of {words of a message: call} raises an error with these words; others are listed."""
+    """Each of {words of a message: call} raises an error with these words; others are listed.
+    Where calls share words, rows are {name: (call, words)}."""
     failures = {}
-    for words, call in calls.items():
+    for name, call in calls.items():
+        words = name
+        if isinstance(call, tuple):
+            call, words = call
         try:
             call()
             message = "nothing is refused"
         except (UserError, ValueError, TypeError) as error:
             message = str(error)
         if words not in message:
-            failures[words] = message
+            failures[name] = message
     assert not failures, failures
 
 

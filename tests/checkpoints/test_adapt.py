@@ -9,16 +9,15 @@ import pytest
 
 import transformer_jax as tj
 from tests.compiled import apply
-from tests.refusals import assert_refused
 from transformer_jax.checkpoints.step_folder import named_leaves
 from transformer_jax.checkpoints.warm_start import warm_start
 from transformer_jax.models import MODELS
 
 
 @pytest.fixture(scope="module")
-def train_from(tmp_path_factory, tiny_language_model):
-    """`train_from(workdir, changes)`: an encoder-decoder from another run, by prefix language
-    modeling in a step that changes next to nothing."""
+def adapted(tmp_path_factory, tiny_language_model, language_model_workdir):
+    """An encoder-decoder that starts from a language model, by prefix language modeling in a step
+    that changes next to nothing."""
     of_denoising = {
         "model.architecture": "encoder_decoder",
         "model.num_encoder_layers": 1,
@@ -29,19 +28,10 @@ def train_from(tmp_path_factory, tiny_language_model):
         "optimizer.learning_rate": 1e-12,
     }
     of_text = {k: v for k, v in tiny_language_model.items() if k != "model.num_layers"}
-
-    def train(init_from, changes):
-        workdir = tmp_path_factory.mktemp("adapted") / "run"
-        changes = of_text | of_denoising | {"train.init_from": str(init_from)} | changes
-        tj.train(tj.config("quickstart", changes), workdir)
-        return tj.load(workdir)
-
-    return train
-
-
-@pytest.fixture(scope="module")
-def adapted(train_from, language_model_workdir):
-    return train_from(language_model_workdir, {})
+    changes = of_text | of_denoising | {"train.init_from": str(language_model_workdir)}
+    workdir = tmp_path_factory.mktemp("adapted") / "run"
+    tj.train(tj.config("quickstart", changes), workdir)
+    return tj.load(workdir)
 
 
 def test_it_computes_what_the_decoder_did(adapted, language_model):
@@ -52,14 +42,6 @@ def test_it_computes_what_the_decoder_did(adapted, language_model):
     for source in (tokens[:, ::-1], np.zeros_like(tokens)):
         logits = apply(adapted.model, {"params": adapted.params}, source, target=tokens)
         np.testing.assert_allclose(logits, expected, atol=1e-6)
-
-
-def test_an_adapted_model_can_have_adapters(adapted, train_from):
-    """They change nothing at first."""
-    tuned = train_from(adapted.workdir, {"lora.rank": 2})
-    base = named_leaves(adapted.params)
-    for name, merged in named_leaves(tuned.params).items():
-        np.testing.assert_allclose(merged, base[name], atol=1e-6)
 
 
 def fresh(language_model, architecture, **changes):
@@ -83,33 +65,6 @@ def test_an_encoder_has_the_layers_of_the_decoder(language_model, language_model
     for name in {*loaded} - heads:
         np.testing.assert_array_equal(loaded[name], saved[name.replace("encoder", "decoder")])
     assert {name.replace("encoder", "decoder") for name in {*loaded} - heads} == {*saved}
-
-
-def test_a_target_vocabulary_of_its_own_is_new(language_model, language_model_workdir):
-    """As the brackets of trees."""
-    vocab_size = language_model.model.config.vocab_size
-    sizes = {"target_vocab_size": vocab_size + 3, "tie_embeddings": "target"}
-    new = fresh(language_model, "encoder_decoder", **sizes)
-    loaded = warm_start(new, language_model_workdir, own_target=True)
-    table = language_model.params["embedding"]["table"]
-    np.testing.assert_array_equal(loaded["source_embedding"]["table"], table)
-    np.testing.assert_array_equal(
-        loaded["target_embedding"]["table"], new["target_embedding"]["table"]
-    )
-
-
-def test_other_vocabularies_and_sizes_are_refused(language_model, language_model_workdir):
-    def start(**changes):
-        warm_start(fresh(language_model, "encoder_decoder", **changes), language_model_workdir)
-
-    assert_refused(
-        {
-            "source_embedding/table has 49 rows and the model 7": lambda: start(
-                source_vocab_size=7, tie_embeddings="none"
-            ),
-            "feed_forward/inner/bias is saved as": lambda: start(d_ff=4),
-        }
-    )
 
 
 def test_merged_attention_has_the_parameters_of_the_decoder(language_model, language_model_workdir):

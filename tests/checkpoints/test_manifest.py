@@ -37,15 +37,14 @@ def test_it_lists_the_files_of_subfolders_with_size_and_hash(folder):
     assert manifest.find_damage(folder) is None
 
 
-def test_every_flipped_bit_of_the_manifest_is_found(folder):
+def test_a_flipped_bit_in_any_byte_of_the_manifest_is_found(folder):
     """Also a bit in a file name, although only some subfolders are verified."""
     path = folder / manifest.MANIFEST
     whole = path.read_bytes()
     for place in range(len(whole)):
-        for bit in range(8):
-            path.write_bytes(whole[:place] + bytes([whole[place] ^ 1 << bit]) + whole[place + 1 :])
-            damage = manifest.find_damage(folder, ["params"]) or ""
-            assert manifest.MANIFEST in damage, (place, bit)
+        flipped = bytes([whole[place] ^ 1 << place % 8])
+        path.write_bytes(whole[:place] + flipped + whole[place + 1 :])
+        assert manifest.MANIFEST in (manifest.find_damage(folder, ["params"]) or ""), place
 
 
 def replace_by(make):
@@ -108,12 +107,6 @@ def test_a_name_that_leaves_the_folder_is_not_followed(folder, tmp_path_factory,
     name = name.format(outside.name)
     manifest.write_entries(folder, {name: manifest.read_entries(folder)["params/empty"]})
     assert manifest.find_damage(folder) == "manifest.json cannot be read"
-
-
-def test_only_the_given_subfolders_are_verified(folder):
-    (folder / "data" / "state").unlink()
-    assert manifest.find_damage(folder, ("params",)) is None
-    assert manifest.find_damage(folder, ("params", "data")) == "data/state is missing"
 
 
 @pytest.mark.parametrize("reader", ["process 0", "another, same folder", "another, own copy"])

@@ -2,7 +2,6 @@
 """Checkpoints: restored bit for bit, kept or deleted as configured, verified, and averaged."""
 
 import errno
-import json
 import logging
 import os
 import resource
@@ -20,7 +19,6 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-import tensorstore as ts
 
 from tests.refusals import assert_refused
 from transformer_jax.checkpoints import manifest
@@ -51,10 +49,6 @@ def make_state(seed):
     optimizer = optax.chain(optax.clip_by_global_norm(1.0), optax.adam(1e-3))
     rng_data = jax.random.key_data(jax.random.key(seed))
     return State(params, optimizer.init(params), jnp.int32(seed), rng_data)
-
-
-def abstract(tree):
-    return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), tree)
 
 
 def assert_same(restored, saved):
@@ -106,25 +100,16 @@ def run(saved_run, tmp_path):
     return Checkpoints(shutil.copytree(saved_run, tmp_path / "run"), CheckpointConfig())
 
 
-TARGET = abstract(make_state(0))
-ITEMS = ("params", "training", "data", "provenance", "metrics")
+TARGET = jax.eval_shape(lambda: make_state(0))
+ITEMS = {"params", "training", "data", "provenance", "metrics"}
 
 
 # --- Save and restore ---
 
 
-def test_a_checkpoint_restores_bit_for_bit(tmp_path):
-    state, data_state = make_state(7), {"epoch": 2, "workers": [{"next": 11}, None]}
-    with Checkpoints(tmp_path / "new" / "checkpoints", CheckpointConfig()) as checkpoints:
-        checkpoints.save(7, state, data_state)
-    snapshot = checkpoints.snapshot(None)
-    assert snapshot.step == 7
-    assert_same(snapshot.state(TARGET), state)
-    assert snapshot.data_state == data_state
-
-
 def test_the_iterator_and_donated_arrays_may_change_during_a_save(tmp_path):
-    saved, state, data_state = make_state(1), make_state(1), {"position": [1]}
+    saved, state = make_state(1), make_state(1)
+    data_state = {"position": [1], "workers": [{"next": 11}, None]}
     advance = jax.jit(lambda s: jax.tree.map(lambda leaf: leaf + 1, s), donate_argnums=0)
     with Checkpoints(tmp_path, CheckpointConfig()) as checkpoints:
         checkpoints.save(1, state, data_state)
@@ -132,14 +117,7 @@ def test_the_iterator_and_donated_arrays_may_change_during_a_save(tmp_path):
         for _ in range(20):
             state = advance(state)
     assert_same(checkpoints.snapshot(1).state(TARGET), saved)
-    assert checkpoints.snapshot(1).data_state == {"position": [1]}
-
-
-def test_a_data_state_that_json_cannot_hold_is_refused_at_once(tmp_path):
-    with Checkpoints(tmp_path, CheckpointConfig()) as checkpoints:
-        with pytest.raises(TypeError, match="not JSON serializable"):
-            checkpoints.save(1, make_state(1), {"position": object()})
-        assert checkpoints.latest_step() is None
+    assert checkpoints.snapshot(None).data_state == data_state | {"position": [1]}
 
 
 def test_parameters_restore_alone(run, caplog):
@@ -148,31 +126,6 @@ def test_parameters_restore_alone(run, caplog):
     snapshot = run.snapshot("latest", (PARAMS,))
     assert snapshot.step == 3 and not caplog.records
     assert_same(snapshot.params(TARGET.params), make_state(3).params)
-
-
-def test_arrays_are_restored_onto_the_given_shardings(run):
-    program = f"""
-import jax, numpy as np
-from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
-from transformer_jax.checkpoints.store import CheckpointConfig
-from transformer_jax.checkpoints.store import Checkpoints
-rows = NamedSharding(Mesh(np.array(jax.devices()), ("data",)), P("data"))
-target = {{
-    "encoder": {{"kernel": jax.ShapeDtypeStruct((3, 5), "float32", sharding=rows)}},
-    "scale": jax.ShapeDtypeStruct((4,), "bfloat16"),
-}}
-checkpoints = Checkpoints({str(run.directory)!r}, CheckpointConfig())
-params = checkpoints.snapshot(3).params(target)
-assert len(params["encoder"]["kernel"].sharding.device_set) == 3
-with Checkpoints({str(run.directory / "again")!r}, CheckpointConfig()) as again:
-    again.save(3, {{"params": params, "step": jax.numpy.int32(3)}}, None)
-"""
-    flags = "--xla_force_host_platform_device_count=3"
-    environment = os.environ | {"XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"}
-    subprocess.run([sys.executable, "-c", program], env=environment, check=True)
-    # And back: what was saved from three devices is read on one.
-    again = Checkpoints(run.directory / "again", CheckpointConfig())
-    assert_same(again.snapshot(3).params(TARGET.params), make_state(3).params)
 
 
 def test_a_saved_step_is_not_saved_again(run):
@@ -228,17 +181,6 @@ def test_a_kill_while_a_score_is_written_leaves_the_checkpoint_intact(run, monke
         run.score(4, 99.0)
     flip_bit(run.directory / "4" / "metrics" / "metrics")
     assert step_of(run, "best") == 1
-
-
-def test_a_score_is_not_written_through_links(run, tmp_path):
-    outside = shutil.copytree(run.directory / "3", tmp_path / "outside")
-    (run.directory / "4").symlink_to(outside)
-    with pytest.raises(UserError, match="it is a link"):
-        run.score(4, 5.0)
-    shutil.rmtree(run.directory / "3" / "metrics")
-    (run.directory / "3" / "metrics").symlink_to(outside / "metrics")
-    run.score(3, 5.0)
-    assert json.loads((outside / "metrics" / "metrics").read_text())["score"] == 7.0
 
 
 def test_a_synchronous_save_is_complete_when_it_returns(tmp_path, monkeypatch):
@@ -299,7 +241,7 @@ def test_what_is_not_there_or_does_not_fit_is_refused(run, tmp_path):
         missing: lambda: run.snapshot(2),
     }
     for which in (4, "4", "newest", "-1"):
-        words = f"no checkpoint {which} in {run.directory}; take latest, best, or of 1, 2, 3"
+        words = f"no checkpoint {which} in {run.directory}; take latest, best or one of 1, 2, 3"
         assert_refused({words: partial(step_of, run, which)})
     for count in (0, 4):
         words = f"cannot average {count} checkpoints: {run.directory} holds the parameters of 3"
@@ -315,11 +257,7 @@ def test_a_snapshot_stays_the_same_while_a_run_saves_others(run):
     assert (snapshot.step, snapshot.data_state) == (3, [3])
     assert_same(snapshot.state(TARGET), make_state(3))
     assert snapshot.average(2, TARGET.params)[0] == [3, 2]
-
-
-def test_a_snapshot_that_is_deleted_is_not_replaced_by_another(run):
-    snapshot = run.snapshot("latest")
-    shutil.rmtree(snapshot.folder)
+    shutil.rmtree(snapshot.folder)  # not replaced by another
     for read in (lambda: snapshot.state(TARGET), lambda: snapshot.average(2, TARGET.params)):
         assert_refused({"3/params cannot be read": read})
 
@@ -330,9 +268,7 @@ def test_a_snapshot_that_is_deleted_is_not_replaced_by_another(run):
 def test_a_flipped_bit_in_any_file_is_found(run):
     folder = run.directory / "3"
     files = {path.relative_to(folder): path for path in item_files(folder)}
-    assert {name.parts[0] for name in files} == {
-        *["params", "training", "data", "provenance", "metrics"]
-    }
+    assert {name.parts[0] for name in files} == ITEMS
     for name, path in files.items():
         written = path.read_bytes()
         flip_bit(path)
@@ -506,26 +442,6 @@ def test_an_old_best_checkpoint_is_not_averaged(tmp_path):
     call = partial(latest.average, 3, TARGET.params, keep=1)
     assert_refused({f"average 3 checkpoints: {tmp_path} holds the parameters of 2": call})
     assert checkpoints.snapshot("best").average(1, TARGET.params, keep=1)[0] == [1]
-
-
-# --- Forged checkpoints, with a valid manifest ---
-
-
-def store_params(folder, changes):
-    """Changes values that Orbax stored with the parameters, and rewrites the manifest."""
-    base = {"driver": "file", "path": str(folder / "params")}
-    stored = ts.KvStore.open({"driver": "ocdbt", "base": base}).result()
-    for name, value in changes.items():
-        stored.write(name, value).result()
-    manifest.write_manifest(folder)
-
-
-def test_arrays_of_another_shape_are_not_unpacked(run):
-    own = {"chunks": [3, 5], "shape": [10**10, 5], "dtype": "<f4", "compressor": {"id": "zlib"}}
-    own |= {"zarr_format": 2, "order": "C", "fill_value": None, "filters": None}
-    store_params(run.directory / "3", {"encoder/kernel/.zarray": json.dumps(own)})
-    with pytest.raises(UserError, match=r"kernel is saved as float32\[10000000000, 5\], expected"):
-        run.snapshot(3).params(TARGET.params)
 
 
 # --- Through process 0 (jobs of two processes: `tests/campaigns/test_bucket_jobs.py`) ---

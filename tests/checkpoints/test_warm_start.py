@@ -94,6 +94,17 @@ def test_one_table_of_both_sides_serves_those_of_a_model_with_two(trained, train
     np.testing.assert_array_equal(loaded["target_embedding"]["table"], trees)
 
 
+def test_positions_and_norm_of_an_encoder_serve_those_of_sources(classifier):
+    """Its first token type is part of what it adds to an embedding; longer rows get new ones."""
+    saved = classifier.params["input"]
+    positions = saved["positions"]["table"] + saved["token_types"][0]
+    expected = np.pad(positions, ((0, 3), (0, 0)))
+    new = {"source_norm": saved["norm"], "source_positions": {"table": expected}}
+    loaded = warm_start(jax.tree.map(jnp.zeros_like, new), classifier.workdir)
+    np.testing.assert_array_equal(loaded["source_positions"]["table"], expected)
+    jax.tree.map(np.testing.assert_array_equal, loaded["source_norm"], saved["norm"])
+
+
 @pytest.mark.parametrize("stack", ["encoder", "decoder"])
 def test_a_model_of_one_stack_starts_from_that_of_both(trained, trained_workdir, stack):
     """As a classifier from a T5."""

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.conftest import ROOT
 from transformer_jax.cli.main import main
 
-ROOT = Path(__file__).parents[2]
 COMPLETE = """
 source "$1"
 COMP_LINE=$2 COMP_POINT=${#2} COMP_TYPE=9

@@ -144,7 +144,8 @@ def reports(monkeypatch):
 
 
 def test_json_goes_to_stdout_and_a_table_to_stderr(reports, shell, monkeypatch):
-    asked = reports(FITTING)
+    large = REPORT | {"advice": ["train.remat=full (not estimated)"]}
+    asked = reports(FITTING, large)
     speed = {"tokens_per_s": 5000}
     monkeypatch.setattr(packing, "packing_speed", lambda settings: speed)
     words = ["plan", QUICKSTART, "--device=v5p:4x4x8", "--slices=2", "--config.parallel.fsdp=4"]
@@ -153,10 +154,7 @@ def test_json_goes_to_stdout_and_a_table_to_stderr(reports, shell, monkeypatch):
     assert re.search("tokens/s packed here, one process +5,000\n", answer.err)
     assert "yes, 4.75 GiB left" in answer.err and planning.NOTE in answer.err
     assert asked == [(4, "v5p:4x4x8", 2, False)]
-
-
-def test_a_step_that_does_not_fit_is_an_error_after_its_report(reports, shell):
-    reports(REPORT | {"advice": ["train.remat=full (not estimated)"]})
+    # A step that does not fit is an error after its report.
     answer = shell("plan", QUICKSTART, "--device=v5e:1x1", "--decode")
     assert answer.status == 2 and json.loads(answer.out)["memory"]["fits"] is False
     assert answer.err.splitlines()[-1] == (

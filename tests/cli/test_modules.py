@@ -1,17 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """`--modules` of the command line: registered names can be used, and errors are one line."""
 
-import json
 import sys
-from pathlib import Path
 
 import pytest
 
-from tests.conftest import forgetting_modules
+from tests.conftest import QUICKSTART, forgetting_modules
 from transformer_jax.nn.positions import POSITIONS
 from transformer_jax.runs import user_modules
 
-QUICKSTART = Path(__file__).parents[2] / "configs" / "quickstart.py"
 SHELL_POSITION = """
 from transformer_jax.nn.positions import POSITIONS, PositionEncoding
 
@@ -34,32 +31,6 @@ def test_a_config_names_what_a_file_registers(shell, own, tmp_path):
     answer = shell(*words, f"--output={output}", f"--modules={own}")
     assert (answer.status, answer.out) == (0, f"{output}\n")
     assert POSITIONS["of_the_shell"].__name__ == "OfTheShell"
-
-
-def test_a_module_or_config_file_that_fails_is_one_line(shell, own, tmp_path):
-    own.write_text("raise ValueError('a\\nb')")
-    (tmp_path / "c.py").write_text("def get_config():\n    return 1 / 0\n")
-    run = ["train", f"--workdir={tmp_path / 'run'}"]
-    answer = shell(*run, f"--config={QUICKSTART}", f"--modules={own}")
-    told = "modules: own.py, line 1: ValueError: a b"
-    assert (answer.status, answer.out) == (2, "") and answer.err.startswith(f"error: {told}")
-    assert answer.err.count("\n") == 1
-    answer = shell(*run, f"--config={tmp_path}/c.py")
-    told = f"config file {tmp_path}/c.py fails: ZeroDivisionError: division by zero (line 2)"
-    assert (answer.status, answer.err) == (2, f"error: {told}\n")
-    assert not (tmp_path / "run").exists()
-
-
-def test_a_run_that_needs_a_module_asks_for_it(shell, workdir):
-    named = [{"name": "absent_positions.py", "sha256": "0"}]
-    (workdir / "modules.json").write_text(json.dumps(named))
-    asks = f"the run in {workdir} needs absent_positions.py, whose code is not in it: give "
-    for verb in ("train", "evaluate", "predict", "plot"):
-        config = [f"--config={QUICKSTART}", "--config.model.positions=absent"] * (verb == "train")
-        answer = shell(verb, *config, f"--workdir={workdir}")
-        assert (answer.status, answer.out) == (2, "")
-        assert f"{asks}--modules=PATH/TO/absent_positions.py" in answer.err
-        assert answer.err.count("\n") == 1
 
 
 FAILING = """

@@ -139,12 +139,3 @@ def test_messages_log_lines_and_results_on_a_terminal_have_no_control_characters
         monkeypatch.setattr(sys, "stdout", SimpleNamespace(buffer=buffer))
         terminal.write(f"{FOREIGN}\n")
         assert buffer.getvalue() == f"{written}\n".encode()
-
-
-def test_remains_of_a_failed_save_are_quiet(monkeypatch):
-    reported = []
-    monkeypatch.setattr(sys, "__unraisablehook__", reported.append)
-    errors = [RuntimeError("Event loop is closed"), RuntimeError("another"), OSError("third")]
-    for error in errors:
-        terminal._report_unraisable(SimpleNamespace(exc_value=error))
-    assert [unraisable.exc_value for unraisable in reported] == errors[1:]

@@ -12,19 +12,12 @@ from pathlib import Path
 import pytest
 
 import transformer_jax as tj
+from tests.conftest import ROOT
+from transformer_jax.runs.config import flatten
 from transformer_jax.runs.old_configs import upgraded
 
-CONFIGS = sorted((Path(__file__).parents[2] / "configs").glob("*.py"))
+CONFIGS = sorted((ROOT / "configs").glob("*.py"))
 KEPT = Path(__file__).with_name("recorded.json")
-
-
-def fields_of(config):
-    """Flattens a config to {"section.field": value}."""
-    return {
-        f"{section}.{field}": value
-        for section, fields in config.items()
-        for field, value in (fields.items() if isinstance(fields, dict) else [("", fields)])
-    }
 
 
 def as_text(configs):
@@ -51,8 +44,8 @@ def test_every_config_is_recorded(recorded):
 def test_configs_have_the_recorded_fields(recorded):
     changed = {}
     for path in CONFIGS:
-        fields = upgraded(fields_of(recorded[path.stem]), "recorded.json")
-        now = fields_of(tj.config(path).to_dict())
+        fields = upgraded(flatten(recorded[path.stem]), "recorded.json")
+        now = flatten(tj.config(path).to_dict())
         if fields["decode.temperature"] is not None:
             del fields["decode.beam_size"]  # not read by sampling
         for name, value in fields.items():

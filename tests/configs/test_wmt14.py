@@ -1,16 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """The four WMT 2014 configs against the paper: table 3, sections 5.1 to 5.4 and 6.1."""
 
-from pathlib import Path
-
 import jax
 import pytest
 
 import transformer_jax as tj
+from tests.conftest import ROOT
 from transformer_jax.runs import build
 from transformer_jax.runs.config import read_settings
 
-CONFIGS = Path(__file__).parents[2] / "configs"
+CONFIGS = ROOT / "configs"
 PAPER = {
     # name: N, d_model, d_ff, h, d_k, P_drop, steps, pieces, averaged
     "wmt14_en_de_base": (6, 512, 2048, 8, 64, 0.1, 100_000, 37_000, 5),

@@ -75,13 +75,6 @@ def test_the_loss_counts_answers_and_their_ends_alone(tokenizer, chats):
         assert texts == [f"answer 1{end}", f"answer 2{end}"]
 
 
-def test_the_loss_mask_of_an_exchange_is_this(tokenizer, chats):
-    tokens, loss_mask = chats["chatml"].encode((Turn("user", "a"), Turn("assistant", "b")))
-    prompt = tokenizer.encode("<|im_start|>user\na<|im_end|>\n<|im_start|>assistant\n")
-    assert tokens == [*prompt, *tokenizer.encode("b<|im_end|>\n")]
-    assert loss_mask == [False] * (len(tokens) - 3) + [True, True, False]
-
-
 def test_alpaca_has_a_second_system_turn_for_inputs():
     plain = parse_conversation({"instruction": "Add.", "input": "", "output": "3"})
     with_input = parse_conversation({"instruction": "Add.", "input": "1 2", "output": "3"})

@@ -4,7 +4,7 @@
 import numpy as np
 import pytest
 
-from transformer_jax.data.examples import Corpora, LinePairs, Parsed, Selection
+from transformer_jax.data.examples import Corpora, LinePairs, Selection
 
 
 @pytest.fixture
@@ -12,23 +12,8 @@ def pairs():
     return LinePairs(["a", "b", "c"], ["x", "y", "z"])
 
 
-def test_line_pairs_are_a_sequence(pairs):
-    assert len(pairs) == 3
-    assert pairs[-1] == {"source": "c", "target": "z"}
-    assert pairs[1:] == pairs[-2:] == [pairs[1], pairs[2]]
-    with pytest.raises(IndexError):
-        pairs[3]
-
-
 def test_a_selection_has_the_selected_examples_in_order(pairs):
     assert [pair["source"] for pair in Selection(pairs, np.array([2, 0]))] == ["c", "a"]
-
-
-def test_examples_are_parsed_when_they_are_requested():
-    calls = []
-    parsed = Parsed(["a", "b"], lambda item: calls.append(item) or {"source": item, "target": ""})
-    assert len(parsed) == 2 and not calls
-    assert parsed[1]["source"] == "b" and calls == ["b"]
 
 
 def test_corpora_are_concatenated(pairs):

@@ -87,15 +87,3 @@ def test_greedy_search_and_samples_obey_and_are_scored_by_the_model():
             expected = [scores[output] for output in outputs]
             np.testing.assert_allclose(found.scores[sentence], expected, rtol=1e-5)
             assert len(set(outputs)) == 1 or top_k is None
-
-
-def test_no_probability_is_redistributed():
-    rng = np.random.default_rng(0)
-    logits = rng.normal(size=(6, 9)).astype(np.float32)
-    allowed = rng.random((6, 9)) < 0.5
-    allowed[0], allowed[1] = True, False
-    allowed[:, PAD] = False
-    masked = np.asarray(masked_logits(jnp.array(logits), jnp.array(allowed), PAD))
-    before, after = jax.nn.softmax(logits), jax.nn.softmax(masked)
-    np.testing.assert_allclose(after, np.where(allowed, before, after), rtol=1e-5)
-    assert (after[:, 1:][~allowed[:, 1:]] == 0).all()

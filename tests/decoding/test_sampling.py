@@ -91,15 +91,9 @@ def test_top_k_keeps_the_first_of_equal_tokens():
         assert np.take_along_axis(left, order, axis=1).all()
 
 
-def test_top_p_keeps_the_fewest_of_equal_tokens():
-    for top_p, count in ((0.05, 1), (0.35, 4), (0.95, 10), (1.0, 10)):
-        left = kept(np.zeros((1, 10)), top_p=top_p)[0]
-        assert left.tolist() == [True] * count + [False] * (10 - count)
-    assert kept([[0, -20, -30, -80]], top_p=1.0).all()
-
-
 def test_top_p_keeps_the_nucleus_of_rounded_logits():
     """Rounded to bfloat16, many logits are equal. Compared with a stable sort in float64."""
+    assert kept([[0, -20, -30, -80]], top_p=1.0).all()
     rng = np.random.default_rng(0)
     logits = (4 * rng.normal(size=(8, 500))).astype(jnp.bfloat16).astype(np.float32)
     for top_p in (0.3, 0.9, 0.99):

@@ -84,7 +84,7 @@ def find_modules(args):
     return [path for path in args.modules or () if path not in OWN]
 
 
-def test_commands_name_what_exists(monkeypatch, forget_registrations):
+def test_commands_name_what_exists(monkeypatch, forget_modules):
     monkeypatch.chdir(ROOT)
     by_file = {path: commands(path.read_text(encoding="utf-8")) for path in FILES}
     argvs = iter(words([line for lines in by_file.values() for line in lines]))
@@ -95,7 +95,7 @@ def test_commands_name_what_exists(monkeypatch, forget_registrations):
                 check([word for word in next(argvs) if word != "..."])
             except tj.UserError as error:
                 wrong.append(f"{path.name}: {line}: {error}")
-        forget_registrations()
+        forget_modules()
     assert list(argvs) == wrong == []
 
 

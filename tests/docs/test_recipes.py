@@ -68,7 +68,7 @@ NUMBERS = STEPS | {
 
 
 @pytest.fixture
-def use(tmp_path, tiny_config, forget_registrations):
+def use(tmp_path, tiny_config, forget_modules):
     """`use(names, changes, lines)`: trains with copies of these recipes and returns the loaded run.
 
     Asserts that loading needs the recipes, and that the loaded run predicts the same.
@@ -82,7 +82,7 @@ def use(tmp_path, tiny_config, forget_registrations):
         run = tj.train(tiny_config(changes), tmp_path / "run", modules=paths)
         outputs = run.predict(lines)
         assert len(outputs) == len(lines)
-        forget_registrations()
+        forget_modules()
         with pytest.raises(tj.UserError) as refused:
             tj.load(run.workdir)
         assert all(path.name in str(refused.value) for path in paths)
@@ -150,7 +150,7 @@ def test_components_of_one_run_on_text(use, tiny_language_model):
     assert_sentences_stay_apart(run.model, {"params": run.params})
 
 
-def test_a_residual_stream_of_another_shape(forget_registrations, random_params):
+def test_a_residual_stream_of_another_shape(forget_modules, random_params):
     """Streams start as copies of the one stream; hooks and patches follow their axes."""
     user_modules.load_modules([ROOT / "docs" / "recipes" / "residual_stream.py"])
     names = {"architecture": "decoder_only", "positions": "none", "norm_placement": "pre"}
@@ -185,7 +185,7 @@ def assert_sentences_stay_apart(model, variables):
     np.testing.assert_allclose(results[1], packed[0, jnp.array([2, 4])], atol=1e-5)
 
 
-def test_a_constraint_bars_exactly_what_would_repeat(forget_registrations):
+def test_a_constraint_bars_exactly_what_would_repeat(forget_modules):
     user_modules.load_modules([ROOT / "docs" / "recipes" / "constraint.py"])
     options = CHOICES["decode.constraint"].options("no_repeat")(2)
     decode = DecodeConfig(max_extra_length=12, options=(options,))
@@ -204,7 +204,7 @@ def test_a_constraint_bars_exactly_what_would_repeat(forget_registrations):
         np.testing.assert_array_equal(read, column)
 
 
-def test_the_gate_of_an_attention_layer_equals_its_formula(forget_registrations, random_params):
+def test_the_gate_of_an_attention_layer_equals_its_formula(forget_modules, random_params):
     user_modules.load_modules([ROOT / "docs" / "recipes" / "gated_attention.py"])
     config = TransformerConfig(d_model=8, num_heads=2, positions="none", dtype="float32")
     layer = ATTENTION_LAYERS["gated"](config)
@@ -220,7 +220,7 @@ def test_the_gate_of_an_attention_layer_equals_its_formula(forget_registrations,
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
 
 
-def test_an_attention_layer_with_a_cache_of_its_own(forget_registrations, random_params):
+def test_an_attention_layer_with_a_cache_of_its_own(forget_modules, random_params):
     user_modules.load_modules([ROOT / "docs" / "recipes" / "latent_attention.py"])
     layer = ATTENTION_LAYERS["compressed"]
     names = {"architecture": "decoder_only", "attention_layer": "compressed", "positions": "alibi"}
@@ -275,7 +275,7 @@ def test_the_page_shows_each_recipe():
     assert sorted(included) == sorted(linked) == [path.name for path in RECIPES]
 
 
-def test_the_command_of_a_recipe_uses_its_component(monkeypatch, forget_registrations):
+def test_the_command_of_a_recipe_uses_its_component(monkeypatch, forget_modules):
     monkeypatch.chdir(ROOT)
     unused = []
     for recipe in RECIPES:
@@ -286,7 +286,7 @@ def test_the_command_of_a_recipe_uses_its_component(monkeypatch, forget_registra
         owners = {registry.module_of(name) for registry, name in chosen(config)}
         if not any(path and path.startswith(recipe.stem) for path in owners):
             unused.append(recipe.name)
-        forget_registrations()
+        forget_modules()
     assert unused == []
 
 

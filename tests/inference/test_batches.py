@@ -4,25 +4,10 @@
 import functools
 
 import jax.numpy as jnp
-import numpy as np
 
 from tests.refusals import assert_refused
-from transformer_jax.inference.batches import PaddedBatch, score_pairs
+from transformer_jax.inference.batches import score_pairs
 from transformer_jax.nn.config import TransformerConfig
-
-
-def test_a_batch_is_padded_and_unpadded():
-    sizes = []
-
-    def program(params, arrays):
-        sizes.append(len(arrays["x"]))
-        return {"sum": arrays["x"] + params}
-
-    batch = PaddedBatch(-1, lambda rows: {"x": np.array(rows)})
-    assert batch.place(10, [1, 2], 4)["x"].tolist() == [1, 2, -1, -1]
-    assert batch.run(program, 10, [1, 2, 3], 4)["sum"].tolist() == [11, 12, 13]
-    assert sizes == [4]
-
 
 PARAMS = {"scale": jnp.ones(1)}
 

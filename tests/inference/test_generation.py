@@ -114,15 +114,6 @@ def test_generation_equals_the_reference(draw, logits_of, decode, cached):
     assert max(len(output.tokens) for output in outputs) > CONTEXT + CONTEXT // 2
 
 
-def test_an_output_does_not_depend_on_its_batch(draw):
-    together = draw(PROMPTS, SAMPLED)
-    for number, prompt in enumerate(PROMPTS):
-        (alone,) = draw([prompt], SAMPLED, first=number)
-        assert alone.tokens == together[number].tokens
-    others = draw(PROMPTS, dataclasses.replace(SAMPLED, seed=4))
-    assert [output.tokens for output in others] != [output.tokens for output in together]
-
-
 @pytest.mark.parametrize("count", [1, 4])
 def test_a_complete_output_is_not_extended(draw, count):
     """Tokens after the one that completes it are dropped, with their probabilities."""
@@ -158,16 +149,6 @@ def test_an_end_token_that_begins_a_prompt_is_no_repetition(model, params):
 
     assert first_token(EOS, 1.0) == first_token(EOS, 1e3) == EOS
     assert first_token(5, 1.0) == 5 != first_token(5, 1e3)
-
-
-def test_greedy_search_takes_the_first_of_equal_tokens(model, params):
-    """All logits are equal, and the seed does not matter."""
-    flat = {**params, "embedding": {"table": 0 * params["embedding"]["table"]}}
-    generator = TokenGenerator(model, CONTEXT, DEFAULT_SPECIALS)
-    for seed in range(3):
-        decode = dataclasses.replace(GREEDY, seed=seed, max_extra_length=3)
-        (output,) = generated(generator, flat, [[EOS, 5]], decode, first=seed)
-        assert output.tokens == [EOS]  # the first that may be drawn
 
 
 def test_the_end_token_may_also_be_the_padding(model, params, draw):

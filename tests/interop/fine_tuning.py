@@ -13,18 +13,11 @@ import transformer_jax as tj
 
 LAYOUTS = {"fsdp 2, tensor 2": {"parallel.fsdp": 2, "parallel.tensor": 2}}
 STEPS = {
-    "optimizer.schedule": "constant",
-    "optimizer.learning_rate": 3e-3,
-    "optimizer.warmup_steps": 1,
-    "model.dtype": "float32",
-    "model.vocab_multiple": 2,
-    "train.num_steps": 4,
-    "train.tokens_per_batch": 28 * 8,
-    "data.max_length": 28,
-    "data.num_workers": 0,
-    "eval.every_steps": 4,
-    "logging.every_steps": 1,
-    "checkpoint.every_steps": 4,
+    **{"optimizer.schedule": "constant", "optimizer.learning_rate": 3e-3},
+    **{"optimizer.warmup_steps": 1, "model.dtype": "float32", "model.vocab_multiple": 2},
+    **{"train.num_steps": 4, "train.tokens_per_batch": 28 * 8},
+    **{"data.max_length": 28, "data.num_workers": 0, "eval.every_steps": 4},
+    **{"logging.every_steps": 1, "checkpoint.every_steps": 4},
 }
 OF_TASK = {
     "bert": {"task.name": "classification", "data.name": "table", "model.dropout_rate": 0.0},

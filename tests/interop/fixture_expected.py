@@ -9,7 +9,6 @@ LENGTHS = (1, 6, 11, LIMIT)
 TARGET_LENGTHS = (9, LIMIT, 1, 5)
 SOURCES = (3, 5, 8, 4, 10, 6)
 NEW_TOKENS = {"encoder_decoder": 16, "decoder": 12}
-TEMPERATURE = 0.8
 TEXTS = ["The dog runs.", "A woman in Straße", "der Hund"]
 PAIRS = [["The dog runs.", "A cat!"], ["cat", "two people with a ball"]]
 MASKED = ["The {} runs.", "A {} and {} of the Hund", "{}"]
@@ -44,15 +43,7 @@ def padded(rows, value, dtype=np.int32):
 @torch.no_grad()
 def run(model, **inputs):
     tensors = {name: torch.as_tensor(np.asarray(inputs[name])).long() for name in inputs}
-    return model(**tensors, output_hidden_states=True)
-
-
-def stacked(name, states):
-    """Hidden states of the rows, [layers] of [1, T, D] each, as name_0, name_1, ... [B, T, D]."""
-    return {
-        f"{name}_{layer}": padded([row[layer][0] for row in states], 0, np.float32)
-        for layer in range(len(states[0]))
-    }
+    return model(**tensors)
 
 
 def same(first, second):
@@ -74,12 +65,14 @@ def encoder_decoder(model, tokenizer, family):
 
 
 def bare(model, tokenizer, family):
-    """Of a model without a head."""
-    return pairs_alone(model, tokenizer)[0]
+    """Of a model without a head: what the decoder gives."""
+    arrays, outputs = pairs_alone(model, tokenizer)
+    features = [output.last_hidden_state[0].numpy() for output in outputs]
+    return arrays | {"features": padded(features, 0, np.float32)}
 
 
 def pairs_alone(model, tokenizer):
-    """Runs each pair separately: (inputs and hidden states, outputs)."""
+    """Runs each pair separately: (inputs, outputs)."""
     config = model.config
     source, source_lengths = random_rows(tokenizer, config.vocab_size, LENGTHS, 1)
     size = getattr(config, "decoder_vocab_size", config.vocab_size)
@@ -91,8 +84,6 @@ def pairs_alone(model, tokenizer):
     ]
     arrays = {"source": source, "source_lengths": source_lengths}
     arrays |= {"target": target, "target_lengths": target_lengths}
-    arrays |= stacked("encoder_hidden", [output.encoder_hidden_states for output in outputs])
-    arrays |= stacked("decoder_hidden", [output.decoder_hidden_states for output in outputs])
     return arrays, outputs
 
 
@@ -160,7 +151,7 @@ def single_stack(model, tokenizer, family):
 
 
 def read(model, arrays, mask):
-    """Hidden states and logits of each row; checks that padding does not change them."""
+    """Logits of each row; checks that padding does not change them."""
     inputs = {"input_ids": arrays["tokens"]}
     if "token_types" in arrays:
         inputs["token_type_ids"] = arrays["token_types"]
@@ -168,21 +159,16 @@ def read(model, arrays, mask):
         run(model, **{name: array[None, row, :length] for name, array in inputs.items()})
         for row, length in enumerate(arrays["lengths"])
     ]
-    has_hidden = "hidden_states" in outputs[0]  # BART's classifier names those of its stacks
-    found = stacked("hidden", [one.hidden_states for one in outputs]) if has_hidden else {}
-    if "seq_relationship_logits" in outputs[0]:
-        rows = [output.seq_relationship_logits[0] for output in outputs]
-        found["next_sentence_logits"] = np.stack(rows)
     logits = [logits_of(output)[0].numpy() for output in outputs]
     if logits[0].ndim == 1:
         check_padded_texts(model, inputs, mask, np.stack(logits))
-        return found | {"logits": np.stack(logits)}
+        return {"logits": np.stack(logits)}
     batch = logits_of(run(model, **inputs, attention_mask=mask)).numpy()
     for row, length in enumerate(arrays["lengths"]):
         same(logits[row], batch[row, :length])
     if hasattr(outputs[0], "past_key_values"):
         check_padding_on_the_left(model, arrays, mask, logits)
-    return found | {"logits": padded(logits, 0, np.float32)}
+    return {"logits": padded(logits, 0, np.float32)}
 
 
 def check_padded_texts(model, inputs, mask, logits):
@@ -210,23 +196,13 @@ def logits_of(output):
 
 
 def continued(model, tokenizer, family):
-    """Greedy continuations, and sampled ones: argmax(logits / 0.8 + noise), eos ends a row."""
+    """Greedy continuations; eos ends a row."""
     prompts, lengths = random_rows(tokenizer, model.config.vocab_size, LENGTHS[:3] + (16,), 4)
-    steps, banned = NEW_TOKENS["decoder"], banned_ids(family, tokenizer)
-    random = np.random.default_rng(5)
-    noise = random.gumbel(size=(len(lengths), steps, model.config.vocab_size))
-    noise = (np.round(noise * 16) / 16).astype(np.float32)  # few digits take less room
-    greedy, sampled = [], []
-    for row, length, noises in zip(prompts, lengths, noise, strict=True):
-        greedy.append(generated(model, tokenizer, family, row[:length]).sequences[0, length:])
-        ids = list(row[:length])
-        for step in range(steps):
-            logits = run(model, input_ids=[ids]).logits[0, -1].numpy().copy()
-            logits[banned] = -np.inf
-            ids.append(int(np.argmax(logits / np.float32(TEMPERATURE) + noises[step])))
-        sampled.append(ids[length:])
-    arrays = {"prompt": prompts, "prompt_lengths": lengths, "noise": noise}
-    return arrays | {"greedy": ended(greedy, model), "sampled": ended(sampled, model)}
+    greedy = [
+        generated(model, tokenizer, family, row[:length]).sequences[0, length:]
+        for row, length in zip(prompts, lengths, strict=True)
+    ]
+    return {"prompt": prompts, "prompt_lengths": lengths, "greedy": ended(greedy, model)}
 
 
 def classified(model, tokenizer, family):

@@ -1,19 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Loads the committed fixtures: tiny models written by transformers."""
+"""Loads and changes the committed fixtures: tiny models written by transformers."""
 
 import dataclasses
 import functools
 import json
+import shutil
 from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from safetensors.numpy import load_file
 
 from transformer_jax.checkpoints.step_folder import fill, named_leaves
 from transformer_jax.interop.config_json import find_family, read_json
 from transformer_jax.interop.family_match import default_model
-from transformer_jax.interop.weights import Tensors, match_tensors
+from transformer_jax.interop.weights import WEIGHTS, Tensors, match_tensors, save_tensors
 from transformer_jax.models import MODELS
 
 FIXTURES = Path(__file__).parent / "fixtures"
@@ -55,6 +57,22 @@ def published(name):
 
 SAME = {"gpt2_bare": "gpt2", "bert_gamma": "bert"}
 """Older files of a model -> the fixture with its expected numbers."""
+
+
+def changed_copy(parent, name, keys=(), tensors=(), generation=()):
+    """Copies a fixture with other keys of config.json and generation_config.json and other tensors;
+    the value ... removes one."""
+    directory = shutil.copytree(FIXTURES / name, parent / name)
+    for file, changes in {"config.json": keys, "generation_config.json": generation}.items():
+        if changes:
+            content = read_json(directory / file) | dict(changes)
+            content = {key: value for key, value in content.items() if value is not ...}
+            (directory / file).write_text(json.dumps(content))
+    if tensors:
+        arrays = load_file(directory / WEIGHTS) | dict(tensors)
+        arrays = {name: array for name, array in arrays.items() if array is not ...}
+        save_tensors(arrays, directory / WEIGHTS)
+    return directory
 
 
 def expected(name):

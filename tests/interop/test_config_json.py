@@ -2,13 +2,11 @@
 """Keys of config.json: each is read, has no effect, or is refused or warned about by name."""
 
 import dataclasses
-import functools
 from pathlib import Path
 
 import pytest
 
 from tests.interop.published import FIXTURES
-from tests.refusals import assert_refused
 from transformer_jax.errors import UserError
 from transformer_jax.interop.config_json import (
     NO_EFFECT,
@@ -146,16 +144,6 @@ def test_missing_keys_have_the_default_of_the_class(model_type):
         assert found == before or f"config.json has no {key}" in found or "model_type" in found, key
 
 
-def test_unknown_keys_are_warned_about():
-    found = outcome(defaults_of("llama") | {"rotary_scale": 2.0, "dtype": "bfloat16"})
-    assert found[-1] == ["config.json: rotary_scale is 2.0; it is not imported"]
-
-
-def test_quantized_weights_are_refused():
-    found = outcome(defaults_of("llama") | {"quantization_config": {"bits": 4}})
-    assert "quantization_config is {'bits': 4}; only {} is supported" in found
-
-
 def test_llama_has_no_window_and_rotates_whole_heads():
     before = outcome(defaults_of("llama"))
     found = outcome(defaults_of("llama") | {"partial_rotary_factor": 0.5, "sliding_window": 4})
@@ -181,24 +169,6 @@ def test_rotary_positions_are_the_same_in_either_spelling(name):
     new = {"rope_parameters": parameters, "rope_theta": ..., "rope_scaling": ...}
     assert options(name, **old) == options(name, **new) == options(name)
     assert options(name)["rope_theta"] == theta
-
-
-def test_rotary_positions_of_each_kind_of_layer_are_refused():
-    nested = {"full_attention": {"rope_theta": 5.0, "rope_type": "default"}}
-    found = outcome(defaults_of("gemma2") | {"rope_parameters": nested})
-    assert "config.json: rope_parameters has full_attention {'rope_theta'" in found
-
-
-def test_heads_that_are_no_softmax_are_refused():
-    regression = {"problem_type": "regression"}
-    several = {"problem_type": "multi_label_classification"}
-    calls = {
-        "problem_type is 'regression'; only 'single_label": regression,
-        "problem_type is 'multi_label_class": several,
-        "id2label has one class": {"id2label": {"0": "LABEL_0"}},
-        "has one class": {"id2label": None, "num_labels": 1},
-    }
-    assert_refused({words: functools.partial(class_names, keys) for words, keys in calls.items()})
 
 
 def test_labels_that_no_one_named_have_the_names_of_the_class():

@@ -12,14 +12,13 @@ import pytest
 from safetensors.numpy import load_file
 
 import transformer_jax as tj
-from tests.interop.published import FIXTURES, expected, padded
+from tests.interop.published import FIXTURES, changed_copy, expected, padded
 from transformer_jax.checkpoints.step_folder import named_leaves
 from transformer_jax.checkpoints.store import CheckpointConfig, Checkpoints
 from transformer_jax.cli.main import main
 from transformer_jax.conversations import Turn
 from transformer_jax.inference.config import DecodeConfig
 from transformer_jax.inference.generation import Output
-from transformer_jax.interop.config_json import read_json
 from transformer_jax.interop.exporting import export_run
 from transformer_jax.interop.importing import import_model
 from transformer_jax.interop.weights import WEIGHTS, save_tensors
@@ -40,39 +39,10 @@ def test_a_source_longer_than_the_positions_is_truncated(run_of, caplog):
     assert "line 1" in caplog.text
 
 
-def test_outputs_of_a_line_do_not_depend_on_the_batch(run_of):
-    run = run_of("bart")
-    together = run.n_best(LINES, **SHORT)
-    assert len(together) == len(LINES) and all(isinstance(one[0].text, str) for one in together)
-    for line, among in zip(LINES, together, strict=True):
-        (alone,) = run.n_best([line], **SHORT)
-        assert alone[0].text == among[0].text
-        np.testing.assert_allclose(alone[0].score, among[0].score, rtol=1e-5)
-
-
 def text_rows(task, rows):
     """Right-padded batch of rows of tokens."""
     names = ("text", "text_positions", "text_segment_ids")
     return dict(zip(names, padded(rows, task.tokenizers.specials("text").pad), strict=True))
-
-
-def test_scores_of_pairs_are_their_log_probabilities(run_of):
-    """As computed without the task's own code."""
-    run, pairs = run_of("marian"), (LINES[:2], ["das", "Der Hund läuft."])
-    encoded, wanted = (
-        [
-            run.tokenizer.specials(side).translation.around(run.tokenizer.text(side).encode(text))
-            for text in texts
-        ]
-        for side, texts in zip(("source", "target"), pairs, strict=True)
-    )
-    specials = run.tokenizer.specials("target")
-    inputs = [[specials.start, *row[:-1]] for row in wanted]
-    rows = (*padded(encoded, specials.pad), *padded(inputs, specials.pad))
-    logits = np.asarray(jax.jit(run.model.apply)({"params": run.params}, *rows))
-    log_probs = logits - np.logaddexp.reduce(logits, axis=-1, keepdims=True)
-    expected_scores = [log_probs[i, np.arange(len(row)), row].sum() for i, row in enumerate(wanted)]
-    np.testing.assert_allclose(run.score(*pairs), expected_scores, rtol=1e-5)
 
 
 @pytest.mark.parametrize("name", CLASSIFIERS)
@@ -99,9 +69,8 @@ def test_classifier_logits_are_those_of_the_published_model(run_of, name):
 
 
 def test_a_class_without_a_search_has_none(tmp_path):
-    directory = shutil.copytree(FIXTURES / "bart_classification", tmp_path / "bart")
-    keys = read_json(directory / "config.json") | {"num_beams": 3, "decoder_start_token_id": 0}
-    (directory / "config.json").write_text(json.dumps(keys))
+    keys = {"num_beams": 3, "decoder_start_token_id": 0}
+    directory = changed_copy(tmp_path, "bart_classification", keys)
     import_model(str(directory), tmp_path / "run")
     run = tj.load(tmp_path / "run")
     assert run.settings.decode == DecodeConfig() and run.settings.data.max_length == 28
@@ -173,12 +142,10 @@ def test_older_files_give_the_same_models_and_ignored_tensors_are_logged(
 @pytest.fixture
 def bare_bert(tmp_path):
     """BERT saved as `BertModel`: without a head, and without the prefix of names."""
-    directory = shutil.copytree(FIXTURES / "bert", tmp_path / "bert")
+    directory = changed_copy(tmp_path, "bert", {"architectures": ["BertModel"]})
     tensors = load_file(directory / WEIGHTS)
     body = {name for name in tensors if name.startswith("bert.")}
     save_tensors({name.removeprefix("bert."): tensors[name] for name in body}, directory / WEIGHTS)
-    keys = read_json(directory / "config.json") | {"architectures": ["BertModel"]}
-    (directory / "config.json").write_text(json.dumps(keys))
     return directory
 
 
@@ -235,11 +202,9 @@ TEMPLATE = (
 @pytest.fixture(scope="module")
 def chat_model(tmp_path_factory):
     """Qwen2's fixture with a chat template and two end tokens."""
-    directory = shutil.copytree(FIXTURES / "qwen2", tmp_path_factory.mktemp("chat") / "model")
+    ends = {"eos_token_id": [282, 280]}
+    directory = changed_copy(tmp_path_factory.mktemp("chat"), "qwen2", generation=ends)
     (directory / "chat_template.jinja").write_text(TEMPLATE)
-    generation = json.loads((directory / "generation_config.json").read_text())
-    generation["eos_token_id"] = [282, 280]
-    (directory / "generation_config.json").write_text(json.dumps(generation))
     import_model(str(directory), directory.parent / "run")
     return directory
 
@@ -277,9 +242,8 @@ def test_the_chat_template_and_the_end_tokens_are_exported_again(chat_model, tmp
 
 
 def test_generation_config_says_how_outputs_begin_and_end(tmp_path):
-    directory = shutil.copytree(FIXTURES / "bart", tmp_path / "bart")
     keys = {"decoder_start_token_id": 0, "eos_token_id": 2, "forced_bos_token_id": 7}
-    (directory / "generation_config.json").write_text(json.dumps(keys))
+    directory = changed_copy(tmp_path, "bart", generation=keys)
     import_model(str(directory), tmp_path / "run")
     specials = tj.load(tmp_path / "run").tokenizer.specials("target")
     assert (specials.start, specials.eos, specials.translation.head) == (0, 2, (7,))

@@ -15,7 +15,8 @@ from transformer_jax.models.decoder_only import DecoderOnly
 from transformer_jax.models.encoder_decoder import EncoderDecoder
 from transformer_jax.models.encoder_only import EncoderOnly
 from transformer_jax.nn.config import activation_dtype
-from transformer_jax.nn.transformer import intercept_residual_stream
+from transformer_jax.nn.hooks import intercept_results
+from transformer_jax.nn.transformer import Residual
 
 TOKENS = np.random.default_rng(0).integers(4, 11, (2, 9)).astype(np.int32)
 SIDE = (TOKENS, np.tile(np.arange(9, dtype=np.int32), (2, 1)), np.ones_like(TOKENS))
@@ -39,7 +40,7 @@ def test_the_stream_is_bfloat16_and_the_rest_float32(random_params, kind, placem
         return x
 
     def loss(name, variables):
-        with intercept_residual_stream(look):
+        with intercept_results(look, Residual, "write"):
             logits = models[name].apply(variables, *CASES[kind])
         assert logits.dtype == jnp.float32
         return jnp.square(logits).mean()

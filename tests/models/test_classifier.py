@@ -10,7 +10,6 @@ from tests.compiled import apply
 from tests.models.texts import small_config
 from transformer_jax.models.classifier import TextClassifier, TokenClassifier
 from transformer_jax.models.decoder_only import DecoderOnly
-from transformer_jax.models.encoder_decoder import EncoderDecoder, PackedTokens
 from transformer_jax.models.encoder_only import EncoderOnly
 
 CONFIG = small_config(start_id=9)
@@ -45,32 +44,6 @@ def test_a_text_s_class_is_read_at_one_token(random_params, body, places):
     features = np.asarray(apply(body, without_heads(variables), *ROW, method="features"))[0]
     expected = text_logits(variables["params"], features[places])
     np.testing.assert_allclose(logits[0, :2], expected, rtol=1e-4, atol=1e-4)
-
-
-def test_both_stacks_of_an_encoder_decoder_read_the_text(random_params):
-    body = EncoderDecoder(CONFIG)
-    model = TextClassifier(body, num_classes=3)
-    variables = random_params(model, *ROW, TEXTS)
-    params = variables["params"]
-    logits = apply(model, variables, *ROW, TEXTS)
-    of_encoder = [[2, 8, 3, 0], [2, 4, 5, 3]]
-    of_decoder = [[9, 2, 8, 0], [9, 2, 4, 5]]
-    segments = np.array([[1, 1, 1, 0], [1, 1, 1, 1]])
-    places = np.tile(np.arange(4), (2, 1))
-    alone = [PackedTokens(np.array(rows), places, segments) for rows in (of_encoder, of_decoder)]
-    features = np.asarray(apply(body, without_heads(variables), *alone, True, method="features"))
-    expected = text_logits(params, features[[0, 1], [2, 3]])
-    np.testing.assert_allclose(logits[0, :2], expected, rtol=1e-4, atol=1e-4)
-
-
-@pytest.mark.parametrize("body", [EncoderOnly(CONFIG), DecoderOnly(CONFIG)])
-def test_each_token_has_a_class(random_params, body):
-    model = TokenClassifier(body, num_classes=3)
-    variables = random_params(model, *ROW)
-    features = apply(body, without_heads(variables), *ROW, method="features")
-    head = variables["params"]["classifier"]
-    expected = features @ head["kernel"] + head["bias"]
-    np.testing.assert_allclose(apply(model, variables, *ROW), expected, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("head", [TextClassifier, TokenClassifier])

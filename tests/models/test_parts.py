@@ -81,10 +81,7 @@ def test_encoder_decoder(random_params, part):
 
 @pytest.mark.parametrize(
     ("model_class", "part"),
-    [
-        (EncoderDecoder, "relative"),
-        *((DecoderOnly, part) for part in ("rotary", "alibi")),
-    ],
+    [(EncoderDecoder, "relative"), *((DecoderOnly, part) for part in ("rotary", "alibi"))],
 )
 def test_bfloat16_caches_equal_caches_rounded_at_each_step(random_params, model_class, part):
     """With a key of one, two and four heads, rotated, and read by distance."""

@@ -13,7 +13,7 @@ from tests.lab.analysis.drawn import draw
 from tests.refusals import assert_refused
 from transformer_jax.lab.analysis.activations import collect
 from transformer_jax.models import apply_method
-from transformer_jax.models.patches import PatchedModel, patched_model
+from transformer_jax.models.patches import patched_model
 
 
 def patched_logits(drawn, changes):
@@ -193,10 +193,3 @@ def test_impossible_patches_are_refused(translator):
     }
     patch = partial(patched_model, translator.model, points=translator.hook_points)
     assert_refused({words: partial(patch, change) for words, change in changes.items()})
-
-
-def test_other_attributes_are_the_models(translator):
-    model = patched_model(translator.model, {}, translator.hook_points)
-    assert isinstance(model, type(translator.model)) and isinstance(model, PatchedModel)
-    assert model.config is translator.model.config
-    assert model != patched_model(translator.model, {}, translator.hook_points)

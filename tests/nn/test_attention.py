@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Attention equals slow loops, with and without a cache; hooks read and replace its values."""
+"""Attention equals slow loops, of one head and of several."""
 
 import functools
 import math
@@ -17,7 +17,7 @@ from transformer_jax.nn.attention import (
     attention_logits,
     scaled_dot_product_attention,
 )
-from transformer_jax.nn.cache import KVCache, Memory
+from transformer_jax.nn.cache import Memory
 from transformer_jax.nn.config import TransformerConfig
 from transformer_jax.nn.ops import softmax
 from transformer_jax.nn.positions import POSITIONS, PositionEncoding
@@ -35,11 +35,8 @@ MASK[0, 0] = [[1, 0, 0, 0], [0, 0, 0, 0], [1, 1, 1, 1]]  # one key, no key, ever
 # --- The pure function.
 
 
-def attention_weights(query, key, mask=None, bias=None, **options):
-    def weights(query, key, mask, bias):
-        return softmax(attention_logits(query, key, bias, **options), mask)
-
-    return run(weights, query, key, mask, bias)
+def attention_weights(query, key, mask=None, bias=None):
+    return run(lambda *arrays: softmax(attention_logits(*arrays), mask), query, key, bias)
 
 
 def slow_softmax(logits):
@@ -47,7 +44,7 @@ def slow_softmax(logits):
     return [x / sum(exponentials) for x in exponentials]
 
 
-def slow_attention(query, key, value, mask=None, bias=None):
+def slow_attention(query, key, value, mask=None, bias=None, cap=1e9):
     """Equation 1, one query of one head at a time."""
     mask = np.ones((B, 1, T, S), bool) if mask is None else mask
     bias = np.zeros((B, H, T, S)) if bias is None else bias
@@ -55,16 +52,18 @@ def slow_attention(query, key, value, mask=None, bias=None):
     for b, t, h in np.ndindex(B, T, H):
         seen = [s for s in range(S) if mask[b, 0, t, s]]
         products = [query[b, t, h] @ key[b, s, h] / math.sqrt(K) + bias[b, h, t, s] for s in seen]
-        for s, weight in zip(seen, slow_softmax(products), strict=True):
+        capped = [cap * math.tanh(x / cap) for x in products]
+        for s, weight in zip(seen, slow_softmax(capped), strict=True):
             result[b, t, h] += weight * value[b, s, h]
     return result
 
 
 @pytest.mark.parametrize("mask", [None, MASK])
-@pytest.mark.parametrize("bias", [None, BIAS])
-def test_against_a_slow_loop(mask, bias):
-    expected = slow_attention(QUERY, KEY, VALUE, mask, bias)
-    result = run(scaled_dot_product_attention, QUERY, KEY, VALUE, mask, logit_bias=bias)
+@pytest.mark.parametrize(("bias", "cap"), [(None, None), (BIAS, 0.5)])
+def test_against_a_slow_loop(mask, bias, cap):
+    expected = slow_attention(QUERY, KEY, VALUE, mask, bias, cap or 1e9)
+    options = {"logit_bias": bias, "logit_cap": cap}
+    result = run(scaled_dot_product_attention, QUERY, KEY, VALUE, mask, **options)
     np.testing.assert_allclose(result, expected, rtol=1e-5, atol=1e-6)
 
 
@@ -79,7 +78,7 @@ def test_a_query_without_a_key_has_a_gradient_of_0():
 @pytest.mark.parametrize("masked", [True, False])
 def test_the_softmax_and_its_gradient_are_those_of_jax(masked):
     rng = np.random.default_rng(0)
-    logits, cotangent = rng.normal(0, 10, (2, 4, 5, 6)).astype(np.float32)
+    logits, cotangent = rng.normal(0, 100, (2, 4, 5, 6)).astype(np.float32)  # e^100 overflows
     mask = rng.random(logits.shape) < 0.6 if masked else None
     if masked:
         mask[0, 0] = False
@@ -94,12 +93,7 @@ def test_the_softmax_and_its_gradient_are_those_of_jax(masked):
         lambda x: jax.nn.softmax(x, where=mask), logits, cotangent
     )
     np.testing.assert_allclose(weights, expected, atol=1e-6)
-    np.testing.assert_allclose(gradient, of_jax, atol=1e-5)
-
-
-def test_large_products_do_not_overflow():
-    result = run(scaled_dot_product_attention, 1e4 * QUERY, KEY, VALUE, MASK)
-    assert np.isfinite(result).all()
+    np.testing.assert_allclose(gradient, of_jax, atol=1e-4)
 
 
 # --- Several heads.
@@ -139,17 +133,19 @@ def projected(params, x):
 
 
 @pytest.mark.parametrize(
-    ("choice", "with_bias"),
-    [("none", ""), ("qkv", "query key value"), ("output", "output")]
-    + [("all", "query key value output")],
+    ("choice", "with_bias", "scale", "cap"),
+    [("none", "", 1.0, None), ("qkv", "query key value", 0.07, None)]
+    + [("output", "output", None, 0.1), ("all", "query key value output", None, None)],
 )
-def test_concatenated_heads(drawn, choice, with_bias):
-    module = attention(attention_bias=choice)
+def test_concatenated_heads(drawn, choice, with_bias, scale, cap):
+    """The scale is 1 in T5; None: 1 / sqrt(d_k)."""
+    module = attention(attention_bias=choice, attention_scale=scale, logit_cap=cap)
     variables = drawn(module)
     params = variables["params"]
     assert {name for name in params if "bias" in params[name]} == set(with_bias.split())
+    query = projected(params["query"], X) * (scale * math.sqrt(K) if scale else 1)
     key, value = (projected(params[name], MEMORY) for name in ("key", "value"))
-    heads = slow_attention(projected(params["query"], X), key, value, MASK)
+    heads = slow_attention(query, key, value, MASK, cap=cap or 1e9)
     concatenated = heads.reshape(B, T, H * V)
     expected = concatenated @ params["output"]["kernel"].reshape(H * V, D)
     expected += params["output"].get("bias", 0)
@@ -217,48 +213,6 @@ def test_a_window_of_two(random_params, length, causal, sees):
     np.testing.assert_array_equal(jacobian != 0, literal(sees)[:length, :length])
 
 
-def test_a_cap_bounds_the_logits():
-    key = 30 * KEY
-    plain = np.einsum("bthk,bshk->bhts", QUERY, key) / math.sqrt(K) + BIAS
-    assert np.abs(plain).max() > 20
-    weights = np.exp(5 * np.tanh(plain / 5))
-    found = attention_weights(QUERY, key, bias=BIAS, logit_cap=5.0)
-    np.testing.assert_allclose(found, weights / weights.sum(-1, keepdims=True), rtol=1e-3)
-
-
-@pytest.mark.parametrize(
-    ("fields", "scale"),
-    [({"attention_scale": 1.0}, 1.0), ({"attention_scale": 0.07}, 0.07)]
-    + [({"logit_cap": 0.1}, 1 / math.sqrt(K))],
-)
-def test_logits_have_the_configs_scale_and_cap(random_params, fields, scale):
-    """In self- and cross-attention; the scale is 1 in T5."""
-    module = attention(**fields)
-    encoding = POSITIONS["none"](module.config)
-    places = np.broadcast_to(np.arange(T), (B, T))
-    everything = np.ones((B, 1, T, T), bool)
-
-    def weights(module, x):
-        module.self_attend(x, Sequences(encoding, places, everything), True)
-        attend_to(module, x, MEMORY, MASK)
-
-    variables = random_params(module, X, method=weights)
-    _, state = apply(module, variables, X, method=weights, mutable="intermediates")
-    params = variables["params"]
-    query = projected(params["query"], X)
-    keys = [projected(params["key"], x) for x in (X, MEMORY)]
-    cap = fields.get("logit_cap", 1e9)
-    for found, key, mask in zip(
-        state["intermediates"]["weights"], keys, (everything, MASK), strict=True
-    ):
-        for b, h, t in np.ndindex(B, H, T):
-            seen = np.flatnonzero(mask[b, 0, t])
-            logits = [scale * query[b, t, h] @ key[b, s, h] for s in seen]
-            expected = np.zeros(key.shape[1])
-            expected[seen] = slow_softmax([cap * math.tanh(logit / cap) for logit in logits])
-            np.testing.assert_allclose(found[b, h, t], expected, rtol=1e-4, atol=1e-6)
-
-
 @pytest.mark.parametrize("epsilon", [1e-6, 0.1])
 def test_queries_and_keys_are_normed_by_head(drawn, epsilon):
     module = attention(qk_norm=True, norm_epsilon=epsilon, norm="rms_plus_one")
@@ -275,37 +229,10 @@ def test_queries_and_keys_are_normed_by_head(drawn, epsilon):
     np.testing.assert_allclose(sown(module, variables), expected, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("groups", [1, 2])
-def test_heads_that_share_keys_are_heads_with_copies_of_them(drawn, groups):
-    sizes = {"d_model": D, "num_heads": 4, "dtype": "float32"}
-    shared = MultiHeadAttention(TransformerConfig(**sizes, num_key_value_heads=groups))
-    variables = drawn(shared)
-    params = variables["params"]
-    assert params["key"]["kernel"].shape == params["value"]["kernel"].shape == (D, groups, 4)
-    repeat = {name: np.repeat(params[name]["kernel"], 4 // groups, 1) for name in ("key", "value")}
-    copies = params | {name: {"kernel": kernel} for name, kernel in repeat.items()}
-    expected = attended(MultiHeadAttention(TransformerConfig(**sizes)), {"params": copies})
-    np.testing.assert_allclose(attended(shared, variables), expected, rtol=1e-4, atol=1e-5)
-    cache = KVCache.empty(shared.config, rows=2, max_length=7)
-    assert cache.keys.shape == cache.values.shape == (2, groups, 7, 1, 4)
+# --- Reading weights.
 
 
-# --- Reading and replacing weights.
-
-
-def intercepted(module, variables, replace):
-    """Applies the module with the results of its methods passed through `replace[name]`."""
-
-    def interceptor(next_fun, args, kwargs, context):
-        result = next_fun(*args, **kwargs)
-        change = replace.get(context.method_name)
-        return result if change is None else change(result)
-
-    with nn.intercept_methods(interceptor):
-        return attended(module, variables)
-
-
-def test_weights_and_heads_are_sown_and_can_be_replaced(drawn):
+def test_weights_and_heads_are_sown(drawn):
     module = attention()
     variables = drawn(module)
     weights, heads = (sown(module, variables, name) for name in ("weights", "heads"))
@@ -313,16 +240,6 @@ def test_weights_and_heads_are_sown_and_can_be_replaced(drawn):
     value = projected(variables["params"]["value"], MEMORY)
     expected = np.einsum("bhts,bshv->bthv", weights, value)
     np.testing.assert_allclose(heads, expected, rtol=1e-4, atol=1e-5)
-
-    kernel = variables["params"]["output"]["kernel"]
-    uniform = intercepted(module, variables, {"weigh": lambda x: jnp.full_like(x, 1 / S)})
-    expected = np.einsum("bhv,hvd->bd", value.mean(axis=1), kernel)[:, None]
-    expected = np.broadcast_to(expected, uniform.shape)
-    np.testing.assert_allclose(uniform, expected, rtol=1e-4, atol=1e-5)
-
-    silenced = intercepted(module, variables, {"combine": lambda heads: heads.at[:, :, 1].set(0)})
-    kernel[1] = 0  # the rows of W^O that head 1 goes through
-    np.testing.assert_allclose(silenced, attended(module, variables), rtol=1e-5, atol=1e-5)
 
 
 def test_dropout_acts_on_the_weights_after_they_are_sown(random_params):
@@ -352,22 +269,6 @@ def test_dropout_acts_on_the_weights_after_they_are_sown(random_params):
 
 
 # --- The cache.
-
-
-def test_self_attention_in_two_steps_with_a_cache_equals_one_step(random_params):
-    module, encoding = attention(), POSITIONS["none"](TransformerConfig())
-    positions = np.broadcast_to(np.arange(T), (B, T))
-    causal = np.tril(np.ones((T, T), bool))[None, None]
-    call = (X, Sequences(encoding, positions, causal), True)
-    variables = random_params(module, *call, method="self_attend")
-    whole, _ = apply(module, variables, *call, method="self_attend")
-
-    cache, parts = KVCache.empty(module.config, B, T + 2), []
-    for part in (slice(0, 2), slice(2, 3)):
-        call = (X[:, part], Sequences(encoding, positions[:, part], None), True, cache)
-        y, cache = apply(module, variables, *call, method="self_attend")
-        parts.append(y)
-    np.testing.assert_allclose(np.concatenate(parts, 1), whole, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("options", [{}, {"num_key_value_heads": 2}, {"attention_bias": "all"}])

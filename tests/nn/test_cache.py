@@ -4,7 +4,6 @@
 import dataclasses
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -136,18 +135,6 @@ def test_a_beam_sees_the_past_of_its_parent():
     assert cache.num_beams == beams
 
 
-def test_one_beam_is_its_own_parent():
-    key, value = random(2, 2, H, K), random(2, 2, H, V)
-    cache = KVCache.empty(CONFIG, rows=2, max_length=4).append(key, value)
-    followed = cache.reorder(jnp.zeros((2, 1), int))
-    jax.tree.map(np.testing.assert_array_equal, followed, cache)
-    cache = cache.reorder(jnp.zeros((2, 3), int))
-    assert cache.origins.shape == (2, 3, 4)
-    x = random(6, 1, H, K)
-    inputs = cache.inputs(x, cache.next_positions(1))
-    np.testing.assert_array_equal(inputs.query, x.reshape(2, 3, H, K))
-
-
 # --- The last tokens ---
 
 
@@ -185,6 +172,14 @@ def test_recent_tokens_are_those_of_each_sentence_beam_and_draft():
     last, _ = read(np.zeros((4, 1)), crossed, [5, 5, 3, 3])
     np.testing.assert_array_equal(last[1:, :].T, [[6, 1, 4], [5, 1, 4], [8, 2, 9], [8, 2, 9]])
     assert beams.values.shape == (2, 2, 3) and not beams.rewindable
+
+
+def test_a_convolution_of_one_token_looks_back_at_none():
+    recent = Recent.empty(2, 0, (3,), rewindable=False)
+    x = random(2, 4, 3)
+    values, recent = Sequences(None, np.tile(np.arange(4), (2, 1)), None).look_back(x, 0, recent)
+    np.testing.assert_array_equal(values, x[None])
+    assert recent.values.shape == (2, 1, 0, 3)
 
 
 class WithState(KVCache):

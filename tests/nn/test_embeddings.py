@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """One table embeds tokens and projects to logits (section 3.4)."""
 
-import dataclasses
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -24,27 +22,6 @@ def logits_of(module, x, bias=None):
 @pytest.fixture
 def embedding():
     return Embedding(CONFIG, vocab_size=11)
-
-
-def test_vectors_are_the_tables_rows_times_the_root_of_d_model(random_params, embedding):
-    variables = random_params(embedding, TOKENS, method="embed")
-    table = variables["params"]["table"]
-    vectors = apply(embedding, variables, TOKENS, method="embed")
-    np.testing.assert_allclose(vectors, 4 * table[TOKENS], rtol=1e-6)
-
-
-def test_logits_are_scaled_biased_and_capped(random_params):
-    """c tanh((x / sqrt(D) E^T + b) / c): T5's scale, Marian's bias, Gemma 2's cap."""
-    config = dataclasses.replace(CONFIG, scale_logits=True, final_logit_cap=1.5)
-    embedding = Embedding(config, vocab_size=11)
-    variables = random_params(embedding, TOKENS, method="embed")
-    rng = np.random.default_rng(1)
-    x = rng.normal(0, 8, (2, 3, 16)).astype(np.float32)
-    bias = rng.normal(size=11).astype(np.float32)
-    found = apply(embedding, variables, x, bias, method=logits_of)
-    products = x / 4 @ variables["params"]["table"].T + bias
-    assert np.abs(products).max() > 3
-    np.testing.assert_allclose(found, 1.5 * np.tanh(products / 1.5), rtol=1e-4, atol=1e-5)
 
 
 def test_padding_of_the_vocabulary_is_zero_and_has_no_logits(embedding):

@@ -18,7 +18,6 @@ from transformer_jax.models.decoder_only import DecoderOnly
 from transformer_jax.nn import auxiliary
 from transformer_jax.nn.config import TransformerConfig
 from transformer_jax.nn.experts import Experts, ExpertsOptions, route
-from transformer_jax.nn.grouped_product import count_without_padding
 from transformer_jax.nn.layers import count_active
 from transformer_jax.training.optimizer import OptimizerConfig, make_optimizer
 from transformer_jax.training.profiling import count_products
@@ -175,23 +174,6 @@ def test_losses_and_loads_are_those_of_the_formulas(inputs, random_params):
     assert found == pytest.approx(expected | {"load": loads / tokens}, rel=1e-5)
 
 
-def test_losses_do_not_depend_on_the_division_into_batches(inputs, random_params):
-    layer, params = make_layer(DEEPSEEK, inputs, random_params)
-    _, whole = collected(layer, params, inputs, REAL)
-    rows = [slice(row, row + 1) for row in range(3)]
-    parts = [collected(layer, params, inputs[row], REAL[row])[1] for row in rows]
-    record = whole.to_record(1.0)
-    summed = jax.tree.map(lambda *totals: sum(totals), *[part.to_record(1.0) for part in parts])
-    jax.tree.map(
-        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6),
-        {name: summed[name] for name in record},
-        record,
-    )
-    counts = {"weight": 5.0, **record}
-    losses = [float(part.loss(jnp.zeros(()), counts)) for part in parts]
-    assert sum(losses) == pytest.approx(float(whole.loss(jnp.zeros(()), counts)), rel=1e-6)
-
-
 def test_an_update_moves_the_biases_against_the_load(inputs, random_params):
     """By one step each; the load is that of the whole batch, and no norm counts it."""
     layer, params = make_layer(DEEPSEEK, inputs, random_params)
@@ -250,8 +232,7 @@ def test_compiled_products_are_those_of_the_chosen_experts():
     flops = sum(kernel.times * kernel.flops for kernel in kernels)
     active = 2 * rows * tokens * (4 * 3 * 32 * 48 + 32 * 16)
     assert 1.0 <= flops / (3 * active) < 1.3
-    with count_without_padding():
-        assert count_products(loss, params, x).flops == active
+    assert count_products(loss, params, x).flops == active
 
 
 def test_a_token_uses_the_parameters_of_the_chosen_experts():

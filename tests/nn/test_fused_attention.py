@@ -128,26 +128,6 @@ def test_packed_sentences_are_sentences_alone(splash_on_a_cpu, random_params):
     np.testing.assert_allclose(together[real], plain[real], rtol=0.05, atol=0.05)
 
 
-def test_no_gradient_reaches_padding(splash_on_a_cpu, random_params):
-    """Its features are not zero in the stream, but no token reads them."""
-    model = EncoderDecoder(small_config(**SIZES, attention="splash"))
-    ids = packed([(50, 60)], T)
-    tokens = np.where(ids > 0, RNG.integers(4, 11, (1, T)), 0).astype(np.int32)
-    side = (tokens, positions(ids).astype(np.int32), ids)
-    variables = random_params(model, *side, *side)
-
-    def loss(variables):
-        hidden = model.apply(variables, *side, *side, method="unprojected").x
-        return jnp.square(hidden[ids > 0]).sum()
-
-    with use_sharded_call(call_whole):
-        gradients = jax.jit(jax.grad(loss))(variables)
-    tables = [x for path, x in jax.tree.leaves_with_path(gradients) if "embedding" in str(path)]
-    assert tables
-    for table in tables:
-        assert np.any(table[4:]) and not np.any(table[0])
-
-
 H100 = dict(platform="gpu", kind="NVIDIA H100", capability="9.0")
 TPU = dict(platform="tpu", kind="TPU v5e")
 BF16 = AttentionRequirements(dtype=jnp.bfloat16)
@@ -166,6 +146,7 @@ CHOICES = [
     ("auto", H100, needing(weights=True), "plain", "weights are read"),
     ("auto", H100, needing(logit_bias=True), "plain", "add to the logits"),
     ("auto", H100, needing(extra_values=True), "plain", "weights again"),
+    ("auto", H100, needing(own_steps=True), "plain", "computes the weights in another way"),
     ("auto", H100, needing(logit_cap=5.0), "plain", "no cap"),
     ("splash", H100, BF16, "plain", "it runs on a tpu, and this is a gpu"),
     ("auto", TPU, BF16, "splash", ""),

@@ -17,7 +17,6 @@ from transformer_jax.nn.config import TransformerConfig
 from transformer_jax.nn.gated_delta import (
     GatedDeltaNet,
     GatedDeltaOptions,
-    causal_convolution,
     chunked_delta_rule,
     delta_rule_step,
     inverse_of_unit_lower,
@@ -146,21 +145,6 @@ def test_the_inverse_and_its_tangent():
     inverse = np.linalg.inv(np.eye(5) + lower)
     close(found, inverse)
     close(tangent, -inverse @ lower[::-1] @ inverse, atol=1e-4)
-
-
-def test_a_convolution_continues_its_past_and_stays_within_sentences():
-    rng = np.random.default_rng(0)
-    x, taps = rng.normal(size=(1, 7, 2, 3)), rng.normal(size=(4, 2, 3))
-    past = rng.normal(size=(1, 3, 2, 3))
-    joined = np.concatenate([past, x], 1)
-    expected = [sum(taps[w] * joined[0, t + w] for w in range(4)) for t in range(7)]
-    close(run(causal_convolution, joined, taps)[0], expected)
-
-    places = np.array([[0, 1, 2, 0, 1, 2, 3]])
-    found = np.asarray(run(causal_convolution, joined, taps, places))
-    for start, end in ((0, 3), (3, 7)):
-        alone = np.concatenate([0 * past, x[:, start:end]], 1)
-        close(found[:, start:end], run(causal_convolution, alone, taps))
 
 
 def test_memory_is_linear_in_the_tokens():
@@ -309,14 +293,6 @@ def test_bfloat16_products_are_near_those_in_float32(model, variables):
     found = run(rounded.apply, variables, tokens)
     expected = run(model.apply, variables, tokens)
     assert 0 < np.abs(found - expected).max() < 0.03 * np.abs(expected).max()
-
-
-def test_the_cache_does_not_grow():
-    caches = [
-        jax.eval_shape(partial(GatedDeltaNet.init_cache, layer_config(), 2, length))
-        for length in (10, 1000)
-    ]
-    assert jax.tree.map(jnp.shape, caches[0]) == jax.tree.map(jnp.shape, caches[1])
 
 
 def test_layers_that_cannot_be_are_refused():

@@ -49,11 +49,6 @@ def test_a_quantized_model_has_nearly_the_same_logits(random_params, positions):
     assert 0 < error < 0.03 * exact.std()
 
 
-def test_float32_changes_nothing():
-    params = {"inner": {"kernel": jnp.ones((2, 3))}}
-    assert convert_weights("float32", params) is params
-
-
 @pytest.mark.parametrize(
     ("name", "inputs", "outputs"), [("query", (6,), (2, 4)), ("output", (2, 4), (6,))]
 )

@@ -57,14 +57,6 @@ def test_a_pattern_repeats_through_the_stack():
     )
 
 
-def test_some_layers_have_no_window():
-    windows = {"attention_window": 4, "rope_theta_window": 9.0}
-    config = dataclasses.replace(CONFIG, **windows, layers="2 x default | attention_window=none")
-    layers = [config.of_layer(i) for i in range(7)]
-    assert [layer.attention_window for layer in layers] == [4, 4, None, 4, 4, None, 4]
-    assert [layer.rope_theta_window for layer in layers] == [9.0, 9.0, None, 9.0, 9.0, None, 9.0]
-
-
 def test_bad_patterns_are_refused():
     patterns = {
         "layers has the item ''; write items as in '3 x attention_window=128 | positions": "",

@@ -88,19 +88,6 @@ def test_each_scanned_layer_has_its_own_dropout(random_params):
     assert 0.3 < first.mean() < 0.7 and 0.3 < (first == second).mean() < 0.7
 
 
-def test_stacking_and_unstacking_is_the_identity(random_params):
-    model = DecoderOnly(CONFIG)
-    params = random_params(model, *PADDED)["params"]
-    state = run(lambda params: (optax.adam(1e-3).init(params), {"params": params}), params)
-    stacked = run(stack_layers, state)
-    assert stacked[1]["params"]["decoder"].keys() == {STACKED, "final_norm"}
-    kernel = stacked[0][0].mu["decoder"][STACKED]["feed_forward"]["inner"]["kernel"]
-    assert kernel.shape == (2, 16, 24)
-    again = run(unstack_layers, stacked)
-    assert jax.tree.structure(again) == jax.tree.structure(state)
-    jax.tree.map(np.testing.assert_array_equal, again, state)
-
-
 def test_layers_of_different_shapes_are_not_stacked():
     first, masked = {"a": jnp.zeros(2)}, {"a": optax.MaskedNode()}
     others = [{"a": jnp.zeros(3)}, {"b": jnp.zeros(2)}, {"a": jnp.zeros(2, int)}]

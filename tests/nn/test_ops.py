@@ -7,13 +7,11 @@ import numpy as np
 import pytest
 
 from tests.compiled import run
-from tests.refusals import assert_refused
 from transformer_jax.nn.ops import (
     dtype_for_rows,
     einsum,
     head_outputs,
     head_products,
-    product_dtype,
 )
 from transformer_jax.runtime import platform
 
@@ -151,16 +149,6 @@ def test_one_row_stays_in_float32_on_a_cpu(compiling_for):
     assert dtype_for_rows(2, jnp.bfloat16) == jnp.bfloat16
     compiling_for("gpu")
     assert dtype_for_rows(1, jnp.bfloat16) == jnp.bfloat16
-
-
-# --- Dtypes by name.
-
-
-def test_a_named_dtype_is_itself():
-    for name in ("float32", "bfloat16"):
-        assert product_dtype(name) == jnp.dtype(name)
-    words = "dtype is 'float16', not one of auto, float32, bfloat16"
-    assert_refused({words: lambda: product_dtype("float16")})
 
 
 # --- Heads that share keys and values.

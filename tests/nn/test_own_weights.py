@@ -75,17 +75,13 @@ def test_an_additive_score_equals_its_formula(random_params):
 
 
 def test_no_fused_kernel_computes_them(model, variables, monkeypatch):
-    asked, choose = [], fused_attention.choose_kernel
-
-    def record(name, inputs, requirements):
-        asked.append(requirements)
-        return choose(name, inputs, requirements)
-
-    monkeypatch.setattr(fused_attention, "choose_kernel", record)
+    asked = []
+    plain = fused_attention.KernelChoice("plain")
+    monkeypatch.setattr(
+        fused_attention, "choose_kernel", lambda *arguments: asked.append(arguments[2]) or plain
+    )
     jax.eval_shape(lambda: model.apply(variables, *PADDED))
-    assert [each.own_steps for each in asked] == [True] * 2
-    alone = fused_attention.AttentionRequirements(own_steps=True, dtype="bfloat16")
-    assert alone.unsupported_reason() == "its layer computes the weights in another way"
+    assert [requirements.own_steps for requirements in asked] == [True] * 2
 
 
 def test_their_parameters_are_in_the_table():

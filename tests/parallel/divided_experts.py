@@ -5,6 +5,7 @@ import eight_devices as runs
 import jax
 import numpy as np
 
+from transformer_jax.checkpoints.step_folder import named_leaves
 from transformer_jax.errors import UserError
 from transformer_jax.metrics import compute_metrics
 
@@ -33,19 +34,14 @@ def compare(layout, reference, **changes):
     (expected, metrics), (params, found) = reference, run(layout, **changes)
     distance = jax.tree.map(lambda a, b: float(np.abs(a - b).max()), params, expected)
     names = [name for name in metrics if name.startswith(("aux/", "loss"))]
-    biases = [leaf for path, leaf in paths(params) if "router_bias_steps" in path]
-    others = [leaf for path, leaf in paths(expected) if "router_bias_steps" in path]
+    biases = [leaf for path, leaf in named_leaves(params).items() if "router_bias_steps" in path]
+    others = [leaf for path, leaf in named_leaves(expected).items() if "router_bias_steps" in path]
     return {
         "params": max(jax.tree.leaves(distance)),
         "counters": [np.array_equal(*pair) for pair in zip(biases, others, strict=True)],
         "metrics": {name: abs(float(found[name] - metrics[name])) for name in names},
         "values": {name: float(metrics[name]) for name in names},
     }
-
-
-def paths(params):
-    leaves = jax.tree_util.tree_leaves_with_path(params)
-    return [(jax.tree_util.keystr(path, simple=True, separator="/"), leaf) for path, leaf in leaves]
 
 
 def refusal():

@@ -11,6 +11,7 @@ import numpy as np
 import optax
 
 import transformer_jax as tj
+from transformer_jax.checkpoints.step_folder import fill, named_leaves
 from transformer_jax.nn import dropout
 from transformer_jax.nn.attention import scaled_dot_product_attention
 from transformer_jax.nn.fused_attention import ATTENTION, AttentionRequirements
@@ -114,16 +115,14 @@ def unequal_batch(lengths):
 def first_state(abstract):
     """A random state instead of that of `create_state`: no bias is 0, and no program compiled."""
     rng = np.random.default_rng(0)
-
-    def draw(path, leaf):
-        name = jax.tree_util.keystr(path, simple=True, separator="/")
+    leaves = named_leaves(abstract)
+    for name, leaf in leaves.items():
         values = np.zeros(leaf.shape, leaf.dtype)
         if name.startswith(("params", "frozen")) and "bias_steps" not in name:
             values += (0.1 * rng.normal(size=leaf.shape)).astype(leaf.dtype)
             values += name.endswith("scale")
-        return jax.device_put(values, leaf.sharding)
-
-    return jax.tree_util.tree_map_with_path(draw, abstract)
+        leaves[name] = jax.device_put(values, leaf.sharding)
+    return fill(abstract, leaves)
 
 
 def prepare(layout, name, dropout_rate=0.0, **fields):
@@ -178,9 +177,8 @@ def gradient_norms(layout, **fields):
 def norms_by_part(gradient):
     """Norms of a gradient that Adam's first moment holds after one step."""
     squares = collections.Counter()
-    for path, leaf in jax.tree_util.tree_leaves_with_path(gradient):
-        part = part_of(jax.tree_util.keystr(path, simple=True, separator="/"))
-        squares[part] += float(np.square(10 * leaf).sum())  # beta1 is 0.9
+    for name, leaf in named_leaves(gradient).items():
+        squares[part_of(name)] += float(np.square(10 * leaf).sum())  # beta1 is 0.9
     return {part: np.sqrt(total) for part, total in squares.items()}
 
 

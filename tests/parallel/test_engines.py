@@ -1,13 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Engines: loss and gradients of a step on eight devices equal those on one."""
 
-import threading
-
 import jax
 import numpy as np
 import pytest
 
-from transformer_jax.parallel.engines import CompiledStep, JitEngine, make_engine
+from transformer_jax.parallel.engines import make_engine
 from transformer_jax.parallel.sharding import ParallelConfig
 
 
@@ -24,14 +22,11 @@ APART = [
 ]
 
 
-@pytest.mark.parametrize(("runs", "layout"), APART)
-def test_loss_and_gradient_equal_those_of_one_device(results, runs, layout):
-    distances = results[runs][layout]
-    assert distances["loss"] < 1e-5 and distances["gradient"] < 1e-5
-
-
-def test_a_kernel_gets_the_rows_and_heads_of_its_device(results):
-    assert results["own part"] == [16 // 4, 4 // 2]
+def test_loss_and_gradient_equal_those_of_one_device(results):
+    for runs, layout in APART:
+        distances = results[runs][layout]
+        assert distances["loss"] < 1e-5 and distances["gradient"] < 1e-5, (runs, layout)
+    assert results["own part"] == [16 // 4, 4 // 2]  # rows and heads that the kernel got
 
 
 def test_diagnostics_under_pmap_are_those_of_one_device(results):
@@ -45,10 +40,7 @@ def test_adapters_train_under_pmap_as_on_one_device(results):
     alone, losses = (results["adapters"][layout] for layout in ("one", "pmap 8"))
     np.testing.assert_allclose(losses, alone, rtol=1e-5)
     assert losses[2] < losses[0]
-
-
-def test_rows_per_device_give_the_same_micro_batches(results):
-    assert results["micro-batches"] == [2, 2]
+    assert results["micro-batches"] == [2, 2]  # also if their rows are given
 
 
 def test_hardware_bits_differ_by_rows(results):
@@ -73,9 +65,18 @@ def test_the_first_state_is_that_of_one_device_and_sharded(results):
     assert results["share with adapters"] < 0.2  # adapters and their base are divided
 
 
-def test_one_device_uses_jit():
-    assert isinstance(make_engine(ParallelConfig()), JitEngine)
-    assert make_engine(ParallelConfig()).mesh.size == jax.device_count()
+@pytest.mark.parametrize("layout", ["pmap 4", "expert 2, sequence 2, tensor 2"])
+def test_experts_on_several_devices_equal_those_on_one(eight_devices, layout):
+    """In parameters, biases and records."""
+    divided = eight_devices["divided_experts"][layout]
+    assert divided["params"] < 5e-6 and all(divided["counters"])
+    assert all(distance < 1e-5 for distance in divided["metrics"].values())
+    assert divided["values"]["aux/balance"] > 0.5
+
+
+def test_an_axis_that_does_not_divide_the_experts_is_refused(eight_devices):
+    refusal = eight_devices["divided_experts"]["refusal"]
+    assert "expert 2 does not divide" in refusal and "make the 3 a multiple of 2" in refusal
 
 
 def test_pmap_only_divides_rows():
@@ -85,29 +86,3 @@ def test_pmap_only_divides_rows():
 
     with pytest.raises(ValueError, match="set engine to 'jit'"):
         make_engine(ParallelConfig("pmap"), Mesh())
-
-
-class Lowered:
-    """A lowered program whose compilation waits for `may`, and then returns or raises `result`."""
-
-    def __init__(self, result):
-        self.may, self.result = threading.Event(), result
-
-    def compile(self):
-        assert self.may.wait(timeout=30)
-        if isinstance(self.result, Exception):
-            raise self.result
-        return self.result
-
-
-def test_a_step_is_compiled_in_the_background():
-    lowered = Lowered("program")
-    step = CompiledStep.start(lowered, dict)
-    assert not step.compiling.done()
-    lowered.may.set()
-    assert step.executable == "program"
-    failing = Lowered(MemoryError("too large"))
-    failing.may.set()
-    step = CompiledStep.start(failing, dict)
-    with pytest.raises(MemoryError, match="too large"):
-        step({}, {})

@@ -14,14 +14,7 @@ import numpy as np
 import pytest
 
 import transformer_jax as tj
-from tests.parallel.jobs import (
-    QUICKSTART,
-    free_ports,
-    job,
-    records,
-    training,
-    wait_for_step,
-)
+from tests.parallel.jobs import QUICKSTART, free_ports, job, records, training, wait_for_step
 from tests.parallel.restored import digest
 from transformer_jax.checkpoints import manifest
 from transformer_jax.parallel import hosts
@@ -155,19 +148,6 @@ def test_a_run_whose_last_step_sees_a_sigterm_ends_regularly(monkeypatch, steps_
     monkeypatch.setattr(hosts, "exit_now", leave)
     hosts.exit_after_sigterm(seconds=0)
     assert looked.wait(10) and left.wait(10 * (not steps_end) + 0.2) == (not steps_end)
-
-
-def test_a_single_process_exchanges_nothing():
-    def fails():
-        raise tj.UserError("no such file")
-
-    assert hosts.is_primary()
-    assert hosts.run_on_primary(lambda: [1]) == [1]
-    assert hosts.gather({"a": 1}) == [{"a": 1}]
-    with pytest.raises(tj.UserError, match="no such file"):
-        hosts.run_on_primary(fails)
-    tree = hosts.to_host({"x": jax.numpy.arange(3), "y": 2.0})
-    assert isinstance(tree["x"], np.ndarray) and tree["x"].tolist() == [0, 1, 2]
 
 
 def test_a_process_of_a_job_can_act_as_a_single_process(monkeypatch):

@@ -11,18 +11,13 @@ import pytest
 from jax.sharding import PartitionSpec
 
 from tests.refusals import assert_refused
+from transformer_jax.checkpoints.step_folder import named_leaves
 from transformer_jax.nn import parameters
 from transformer_jax.nn.parameters import parameters_at
 from transformer_jax.parallel import sharding
 from transformer_jax.parallel.sharding import (
     ParallelConfig,
     make_mesh,
-    mesh_of,
-    place_like,
-    place_local_rows,
-    replicated,
-    round_up_rows,
-    row_shards,
 )
 from transformer_jax.runs import build
 from transformer_jax.runs.config import read_settings
@@ -50,30 +45,6 @@ def test_axes_that_do_not_fit_the_devices_name_sizes_that_do():
     )
 
 
-def test_the_data_axis_takes_all_remaining_devices():
-    mesh = make_mesh(ParallelConfig())
-    assert dict(mesh.shape) == {"data": jax.device_count()} | dict.fromkeys(
-        ("fsdp", "expert", "sequence", "tensor"), 1
-    )
-    assert row_shards(mesh) == jax.device_count()
-
-
-def test_rows_are_placed_on_the_mesh_of_the_parameters():
-    mesh = make_mesh(ParallelConfig())
-    batch = {"x": np.arange(12).reshape(4, 3)}
-    params = jax.device_put({"w": np.zeros(2)}, replicated(mesh))
-    for placed in (place_local_rows(batch, mesh), place_like(params, batch)):
-        np.testing.assert_array_equal(placed["x"], batch["x"])
-        assert mesh_of(placed) == mesh
-
-
-def test_without_a_mesh_the_batch_is_unchanged():
-    batch = {"x": np.zeros((4, 3))}
-    assert place_like({"w": np.zeros(2)}, batch) is batch
-    assert round_up_rows(5, {"w": np.zeros(2)}) == 5
-    assert mesh_of({}) is None
-
-
 MODELS = [
     ("translation", "encoder_decoder"),
     ("language_modeling", "decoder_only"),
@@ -96,11 +67,6 @@ VARIANTS = [
 # What the other models name themselves, as they have the layers of the first.
 OF_OTHERS = {"positions": "learned", "embedding_norm": True, "logits_bias": True}
 OF_OTHERS |= {"num_token_types": 2, "tie_embeddings": "none"}
-
-
-def names(tree):
-    leaves = jax.tree_util.tree_leaves_with_path(tree)
-    return {jax.tree_util.keystr(path, simple=True, separator="/"): leaf for path, leaf in leaves}
 
 
 @pytest.fixture
@@ -129,7 +95,7 @@ KINDS_AND_VARIANTS += [(kind, {}) for kind in MODELS[1:]]
 
 @pytest.mark.parametrize(("kind", "changes"), KINDS_AND_VARIANTS)
 def test_every_parameter_of_every_model_has_one_entry_in_the_table(params_of, kind, changes):
-    for name, leaf in names(params_of(kind, changes)).items():
+    for name, leaf in named_leaves(params_of(kind, changes)).items():
         found = parameters_at(name)
         assert len(found) == 1, name
         assert len(found[0].axes) == leaf.ndim, name
@@ -153,7 +119,7 @@ def test_the_last_matching_entry_counts(monkeypatch):
 def test_optimizer_state_is_sharded_like_its_parameter(params_of):
     params = params_of(MODELS[0], {})
     state = {"params": params, "opt_state": jax.eval_shape(optax.adam(1e-3).init, params)}
-    sharded = names(sharding.add_shardings(state, make_mesh(ParallelConfig())))
+    sharded = named_leaves(sharding.add_shardings(state, make_mesh(ParallelConfig())))
     of_params = {n.removeprefix("params/"): leaf for n, leaf in sharded.items() if "params/" in n}
     for moment in ("mu", "nu"):
         for name, leaf in of_params.items():
@@ -204,12 +170,3 @@ def test_processes_with_the_same_rows_read_the_same_part(monkeypatch, mesh, part
 def test_processes_that_share_some_of_their_rows_are_refused():
     mesh = Mesh(np.array([0, 0, 0, 1, 1, 1]).reshape(3, 1, 1, 2, 1))
     assert_refused({"choose sizes of sequence and tensor": lambda: sharding.process_part(mesh)})
-
-
-def test_the_axes_of_an_array_name_those_of_the_mesh():
-    assert sharding.spec_of("rows", "sequence", "heads", "size") == PartitionSpec(
-        ("data", "fsdp", "expert"), "sequence", "tensor", None
-    )
-    assert sharding.spec_of("experts", "model", "hidden") == PartitionSpec(
-        "expert", "fsdp", "tensor"
-    )

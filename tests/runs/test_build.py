@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from tests.conftest import dotted
+from tests.refusals import assert_refused
 from transformer_jax.data.batches.pipeline import eval_batches, train_batches
 from transformer_jax.data.sources import open_split
 from transformer_jax.errors import UserError
@@ -27,7 +28,6 @@ from transformer_jax.tokenization import TokenizerConfig, train_tokenizers
 from transformer_jax.training.callbacks import CALLBACKS, Callback
 
 SIZES = {"source": 800, "target": 800}  # those of the tiny run, whose programs are compiled
-TEXTS = {"source": ("source",), "target": ("target",)}
 
 
 @pytest.fixture
@@ -37,14 +37,6 @@ def task_of(tiny_config):
         return build.build_task(settings, vocab_sizes, tokenizers=None)
 
     return make
-
-
-def test_a_side_without_a_vocabulary_is_named(tiny_config):
-    settings = read_settings(tiny_config())
-    with pytest.raises(
-        UserError, match="vocabulary of side 'source', and there is none among targ"
-    ):
-        build.build_task(settings, {"target": 800}, tokenizers=None)
 
 
 def test_remat_keeps_the_gradient_and_saves_memory(tiny_config, random_params):
@@ -126,43 +118,25 @@ def test_a_task_has_the_sizes_of_its_sections(task_of):
     assert shapes["target_embedding"]["table"].shape == (20, 16)
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        (
-            {"model__positions": "lunar"},
-            "config.model: positions is 'lunar', not one of none, sinu",
-        ),
-        (
-            {"model__positions": "learned", "model__max_length": 40},
-            "config.model: positions 'learned' reach to max_length 40, sequences to 48",
-        ),
-        ({"vocab_sizes": {"source": 30, "target": 20}}, "config.model: tie_embeddings 'all' needs"),
-    ],
-)
-def test_an_unknown_component_is_refused(task_of, changes, message):
-    with pytest.raises(UserError) as caught:
-        task_of(**changes)
-    assert str(caught.value).startswith(message)
+def test_what_no_tokenizer_or_vocabulary_can_do_is_refused(tiny_config, task_of, tmp_path):
+    sides = dict.fromkeys(("source", "target"), ["the old man sees a dog"] * 9)
+    wordpiece = TokenizerConfig("wordpiece", vocab_size=60)
+    tokenizers = train_tokenizers(wordpiece, sides, tmp_path / "tokenizer")
+    sampling = read_settings(tiny_config(SAMPLED))
 
+    def build_sampling_task():
+        build.build_task(sampling, build.vocab_sizes(tokenizers), tokenizers)
 
-def test_a_batch_without_room_for_a_row_is_refused(tiny_config, task_of):
-    settings = read_settings(tiny_config({"train.tokens_per_batch": 40}))
-    with pytest.raises(UserError, match="config.train: tokens_per_batch 40 has no room for 1 rows"):
-        build.batch_rows(settings, task_of())
-
-
-def test_batch_shapes_are_those_of_the_data(tiny_config, task_of):
-    task = task_of(data__max_source_length=24)
-    rows = build.batch_rows(read_settings(tiny_config()), task)
-    examples = [{"source": np.ones(5, np.int32), "target": np.ones(7, np.int32)}] * 3
-    batches = train_batches(
-        examples, lambda example, rng: example, lengths=task.lengths, rows=rows, seed=0
+    unlike = {"source": 30, "target": 20}
+    assert_refused(
+        {
+            "vocabulary of side 'source', and there is none among targ": lambda: task_of(
+                {"target": 800}
+            ),
+            "config.model: tie_embeddings 'all' needs": lambda: task_of(unlike),
+            "sampling: the tokenizer ": build_sampling_task,
+        }
     )
-    batch = next(batches)
-    shapes = {name: (array.shape, array.dtype) for name, array in batch.items()}
-    expected = batch_shapes(task.lengths, rows)
-    assert shapes == {name: (spec.shape, spec.dtype) for name, spec in expected.items()}
 
 
 def test_the_first_state_is_that_of_the_seed(tiny_config, task_of):
@@ -181,23 +155,16 @@ def test_the_first_state_is_that_of_the_seed(tiny_config, task_of):
 def test_only_process_0_calls_back_unless_the_callback_says_so(
     with_entries, monkeypatch, tiny_config, tmp_path
 ):
-    class Main(Callback):
-        pass
-
     class Everywhere(Callback):
         every_process = True
 
-    with_entries(CALLBACKS, {"main": Main, "everywhere": Everywhere})
+    with_entries(CALLBACKS, {"main": Callback, "everywhere": Everywhere})
     settings = read_settings(tiny_config({"train.callbacks": "main,everywhere"}))
-    made = {}
-    for process in (0, 1):
-        monkeypatch.setattr(jax, "process_index", lambda: process)  # noqa: B023
-        made[process] = build.build_callbacks(settings, None, tmp_path)
-    assert [[type(each) for each in made[process]] for process in (0, 1)] == [
-        [Main, Everywhere],
-        [Everywhere],
-    ]
-    assert made[0][0].run.workdir == tmp_path
+    for process, classes in enumerate([[Callback, Everywhere], [Everywhere]]):
+        monkeypatch.setattr(jax, "process_index", lambda process=process: process)
+        callbacks = build.build_callbacks(settings, None, tmp_path)
+        assert [type(callback) for callback in callbacks] == classes
+        assert callbacks[0].run.workdir == tmp_path
 
 
 SAMPLED = {"tokenizer.sampling": 0.3, "tokenizer.kind": "bpe", "tokenizer.vocab_size": 200}
@@ -295,12 +262,3 @@ def test_shares_of_masks_follow_schedules_of_the_registry(tiny_config):
     np.testing.assert_allclose(rates(), [0.3, 0.25, 0.2, 0.15, 0.1], rtol=1e-6)
     np.testing.assert_allclose(rates(mask_schedule="wsd"), [0.3, 0.3, 0.3, 0.3, 0.1], rtol=1e-6)
     np.testing.assert_allclose(rates(final_mask_rate=0.5)[[0, -1]], [0.3, 0.5], rtol=1e-6)
-
-
-def test_sampling_needs_a_tokenizer_that_can(tiny_config, tmp_path):
-    settings, texts = read_settings(tiny_config(SAMPLED)), ["the old man sees a dog"] * 9
-    config = TokenizerConfig("wordpiece", vocab_size=60)
-    sides = dict.fromkeys(("source", "target"), texts)
-    tokenizers = train_tokenizers(config, sides, tmp_path / "tokenizer")
-    with pytest.raises(UserError, match=r"sampling: the tokenizer .* is neither byte-pair"):
-        build.build_task(settings, build.vocab_sizes(tokenizers), tokenizers)

@@ -2,7 +2,6 @@
 """Options of components: config fields that exist while their component is chosen."""
 
 import json
-import textwrap
 
 import numpy as np
 import pytest
@@ -22,9 +21,8 @@ from transformer_jax.runs.config import (
     resolve,
     save_json,
 )
-from transformer_jax.runs.field_docs import find_fields
 from transformer_jax.runs.prepare import check_same_run
-from transformer_jax.runs.settings import COMMAND, tables
+from transformer_jax.runs.settings import COMMAND
 from transformer_jax.tasks.interface import Prediction
 from transformer_jax.tokenization import DEFAULT_SPECIALS
 
@@ -112,49 +110,25 @@ def config(path, module):
     return lambda overrides: load_config(path, overrides, modules=module)
 
 
-@pytest.fixture
-def config_file(tmp_path, path):
-    """`config_file(line)`: a variant of the test's config that executes a line."""
-
-    def write(line):
-        file = tmp_path / "variant.py"
-        text = f"""
-            import transformer_jax as tj
-
-            def get_config():
-                config = tj.config({str(path)!r})
-                {line}
-                return config
-        """
-        file.write_text(textwrap.dedent(text))
-        return file
-
-    return write
-
-
 def test_options_exist_while_their_component_is_chosen(config):
     assert "waves" not in config({}).model
     chosen = config({**WAVES, "model.waves.length": "5", "model.waves.height": "2"})
-    assert chosen.model.waves.to_dict() == {
-        "length": 5,
-        "shape": "sine",
-        "height": 2.0,
-        "is_damped": False,
-    }
+    values = {"length": 5, "shape": "sine", "height": 2.0, "is_damped": False}
+    assert chosen.model.waves.to_dict() == values
     (options,) = read_settings(chosen).model.options
     assert (type(options).__name__, options.length, options.height) == ("WaveOptions", 5, 2.0)
     assert read_settings(config({})).model.options == ()
     assert "waves" in repr(chosen) and hash(read_settings(chosen).model)
 
 
-def test_a_wrong_option_is_refused(config, config_file):
+def test_a_wrong_option_is_refused(config, path, write_config):
     def choose(name, value):
         return lambda: config({**WAVES, name: value})
 
     waves = "config.model.waves"
     other = f"{waves}.length while config.model.positions is 'sinusoidal'; leave it out, or set mod"
     settings = read_settings(config({}))
-    file = config_file("config.model.waves = dict(length=5)")
+    in_file = "config.model = dict(waves=dict(length=5))"
     length = {"model.waves.length": 5}
     metric = "no config.task.counts.weight while config.task.metric is none; leave it out, or set"
     assert_refused(
@@ -169,13 +143,13 @@ def test_a_wrong_option_is_refused(config, config_file):
             "is_damped is 1; it must be of type bool": choose("model.waves.is_damped", "1"),
             f"override: there is no {other}": lambda: config(length),
             f"there is no {other}": lambda: override(settings, length),
-            f"{file}: there is no {other}": lambda: load_config(file),
+            f"{path}: there is no {other}": lambda: load_config(write_config(in_file)),
         }
     )
 
 
-def test_options_in_a_config_file(config, config_file, module):
-    file = config_file("config.model = dict(positions='waves', waves=dict(length=5))")
+def test_options_in_a_config_file(write_config, module):
+    file = write_config("config.model = dict(positions='waves', waves=dict(length=5))")
     found = load_config(file, {"model.waves.shape": "saw"}, modules=module)
     assert (found.model.waves.length, found.model.waves.shape) == (5, "saw")
     # Options of the file's component go with it.
@@ -216,16 +190,6 @@ def test_a_run_starts_with_the_options_of_its_origin(config, tmp_path):
     assert defaults_for(origin)["model.waves.length"] == 5
     assert config(origin).model.waves.length == 5
     assert "waves" not in config({**origin, "model.positions": "learned"}).model
-
-
-def test_options_of_components_are_listed(config):
-    config({})  # loads the module
-    found = {field.field: field for field in find_fields("waves")}
-    assert found.keys() == {name for name in tables().fields if "waves" in name}
-    field = found["model.waves.shape"]
-    assert (field.type, field.default, field.choices) == ("str", "sine", ("sine", "saw"))
-    assert found["model.waves.is_damped"].choices == ("true", "false")
-    assert "of a wave" in field.as_text() and "model.positions=waves" in field.as_text()
 
 
 def test_a_run_uses_its_options(config, workdir, monkeypatch):

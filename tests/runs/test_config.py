@@ -12,7 +12,6 @@ import pytest
 import transformer_jax as tj
 from tests.conftest import dotted
 from tests.refusals import assert_refused, message_of
-from transformer_jax.errors import UserError
 from transformer_jax.models import MODELS
 from transformer_jax.models.config import ModelConfig
 from transformer_jax.nn.norms import NORMS
@@ -42,38 +41,11 @@ def test_a_file_sets_fields_and_the_others_have_defaults(path):
     assert "source_vocab_size" not in config.model
 
 
-def test_optional_fields_take_a_value_or_none(write_config):
-    path = write_config(
-        "config.model = dict(key_size=24)", "config.data = dict(name='scan_simple', dir='/data')"
-    )
-    config = load_config(path)
-    assert (config.model.key_size, config.model.value_size) == (24, None)
-    assert (config.data.dir, config.optimizer.clip_norm) == ("/data", None)
-    overrides = {
-        "model.key_size": "none",
-        "model.value_size": "16",
-        "data.dir": "None",
-        "optimizer.clip_norm": "1",
-    }
-    config = load_config(path, overrides)
-    assert (config.model.key_size, config.model.value_size) == (None, 16)
-    assert (config.data.dir, config.optimizer.clip_norm) == (None, 1.0)
-
-
 # --- Defaults of tasks and architectures ---
 
 
 def settings_of(path, **overrides):
     return read_settings(load_config(path, dotted(overrides)))
-
-
-def test_a_task_brings_its_defaults_and_its_architecture(write_config):
-    settings = settings_of(write_config("config.task = dict(name='language_modeling')"))
-    assert settings.model.architecture == "decoder_only"
-    assert (settings.model.positions, settings.model.norm_placement) == ("learned", "pre")
-    assert (settings.tokenizer.kind, settings.data.name) == ("byte_bpe", "text")
-    assert (settings.train.label_smoothing, settings.decode.beam_size) == (0.0, 1)
-    assert (settings.optimizer.name, settings.optimizer.schedule) == ("adamw", "cosine")
 
 
 def test_a_file_precedes_its_task_and_an_override_precedes_the_file(write_config):
@@ -147,11 +119,8 @@ def test_each_value_has_an_origin(path, tmp_path):
     config = to_config(settings)
     config.model.d_ff = 32
     again = read_settings(config)
-    assert again.origins | {"model.d_ff": None} == {
-        **{name: settings.origin(name) for name in settings.values},
-        "model.d_ff": None,
-    }
-    assert again.origin("model.d_ff").kind == "config"
+    changed = {name for name in kinds if again.origin(name) != settings.origin(name)}
+    assert changed == {"model.d_ff"} and again.origin("model.d_ff").kind == "config"
     save_json(settings, tmp_path / "config.json")
     loaded = load_json(tmp_path / "config.json", {"train.init_from": "mine"})
     assert loaded.origin("model.d_ff").is_loaded
@@ -160,8 +129,7 @@ def test_each_value_has_an_origin(path, tmp_path):
 
 def test_settings_with_another_section_have_its_values(path):
     settings = resolve_file(path, {"task.name": "language_modeling"})
-    model = dataclasses.replace(settings.model, d_ff=7)
-    changed = dataclasses.replace(settings, model=model)
+    changed = dataclasses.replace(settings, model=dataclasses.replace(settings.model, d_ff=7))
     assert changed.values == {**settings.values, "model.d_ff": 7}
 
 
@@ -227,18 +195,13 @@ def test_a_run_is_not_resumed_with_another_config(path):
     assert_refused(calls)
 
 
-def test_an_override_drops_options_that_only_the_files_component_reads(tmp_path):
-    path = tmp_path / "learned.py"
-    path.write_text(
-        "from ml_collections import ConfigDict\n"
-        "def get_config():\n"
-        "    model = {'positions': 'learned', 'max_length': 128}\n"
-        "    return ConfigDict({'model': model})\n"
-    )
-    config = tj.config(path, {"model.positions": "rotary"})
+def test_an_override_drops_options_that_only_the_files_component_reads(write_config):
+    path = write_config("config.model = dict(positions='learned', max_length=128)")
+    rotary = {"model.positions": "rotary"}
+    config = tj.config(path, rotary)
     assert (config.model.positions, config.model.max_length) == ("rotary", 512)
-    with pytest.raises(tj.UserError, match="config.model.max_length is 128, but model.positions"):
-        tj.config(path, {"model.positions": "rotary", "model.max_length": 128})
+    message = message_of(tj.config, path, rotary | {"model.max_length": 128})
+    assert "config.model.max_length is 128, but model.positions" in message
 
 
 # --- Config files ---
@@ -282,9 +245,7 @@ UNKNOWN = [
         "there is no config.model.d_modle; did you mean config.model.d_model?",
     ),
     ("config.modle = dict()", "there is no config.modle; did you mean config.model?"),
-    ("config.sed = 3", "did you mean config.seed?"),
     ("config.model = 3", "config.model has fields; set them, as config.model."),
-    ("config.model = dict(source_vocab_size=9)", "there is no config.model.source_vocab_size"),
     ("config.seed = dict(x=1)", "config.seed is {'x': 1}; it must be of type int"),
     (
         "config.model = {3: 64}",
@@ -359,21 +320,10 @@ def test_the_config_of_a_run_is_a_config_file(write_config, tmp_path):
     again = load_config(tmp_path / "run" / "config.json", {"model.num_heads": 4})
     model = {**config.model.to_dict(), "num_heads": 4}
     assert again.to_dict() == {**config.to_dict(), "model": model}
-    with pytest.raises(UserError, match=r"run is a folder; did you mean .*run/config.json\?"):
-        load_config(tmp_path / "run")
+    folder = f"run is a folder; did you mean {tmp_path}/run/config.json?"
+    assert_refused({folder: lambda: load_config(tmp_path / "run")})
     (tmp_path / "run" / "config.json").write_text("[1]")
-    with pytest.raises(UserError, match="it holds no object"):
-        load_config(tmp_path / "run" / "config.json")
-
-
-@pytest.mark.parametrize("value", ["5e3", 5e3, "5000.0"])
-def test_a_whole_number_may_be_written_as_a_float(write_config, value):
-    path = write_config("")
-    config = load_config(path, {"train.num_steps": value})
-    assert type(config.train.num_steps) is int and config.train.num_steps == 5000
-    for other in ("5e-1", 0.5, "1e999"):
-        told = message_of(load_config, path, {"train.num_steps": other})
-        assert "it must be of type int" in told
+    assert "it holds no object" in message_of(load_config, tmp_path / "run" / "config.json")
 
 
 def test_a_config_file_may_ask_for_the_run_to_start_from(tmp_path, trained_workdir):
@@ -384,9 +334,7 @@ def test_a_config_file_may_ask_for_the_run_to_start_from(tmp_path, trained_workd
         "    return ConfigDict({'model': {} if init_from else {'d_model': 24}})\n"
     )
     assert tj.config(file).model.d_model == 24
-    run = tj.load(trained_workdir)
-    started = tj.config(file, {"train.init_from": str(trained_workdir)})
-    assert started.model.d_model == run.config.model.d_model
+    assert tj.config(file, {"train.init_from": str(trained_workdir)}).model.d_model == 16
 
 
 def test_a_published_model_to_start_from_is_imported_once(tmp_path, monkeypatch, trained_workdir):

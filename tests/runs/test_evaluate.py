@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The split that is scored if none is named, and data without a split."""
 
-import shutil
-
 import pytest
 
 import transformer_jax as tj
@@ -13,37 +11,29 @@ NO_TEST = {"data.test_source": None, "data.test_target": None}
 
 
 @pytest.fixture(scope="module")
-def trained(trained_workdir, tmp_path_factory):
-    """The trained run in a folder of its own: `evaluate` writes there."""
-    return tj.load(shutil.copytree(trained_workdir, tmp_path_factory.mktemp("evaluated") / "run"))
-
-
-@pytest.fixture(scope="module")
-def without_test(trained):
+def without_test(used):
     """The run without a test split, which searches greedily."""
-    return trained.with_config(NO_TEST | {"decode.beam_size": 1})
+    return used.with_config(NO_TEST | {"decode.beam_size": 1})
 
 
-def test_without_a_test_split_the_validation_split_is_scored_and_told(
-    trained, without_test, caplog
-):
+def test_without_a_test_split_the_validation_split_is_scored_and_told(used, without_test, caplog):
     scores = without_test.evaluate()
     assert scores["split"] == "valid" and scores == without_test.evaluate(split="valid")
     assert {type(value) for value in scores.values()} <= {int, float, str}
     assert "there is no test split (data.test_source is not set" in caplog.text
     assert "scoring the validation split" in caplog.text
-    assert trained.evaluate(beam_size=1)["split"] == "test"
+    assert used.evaluate(beam_size=1)["split"] == "test"
 
 
-def test_the_metrics_that_select_are_those_of_the_configs(trained, tmp_path):
-    assert selecting_metrics([trained.workdir, tmp_path, trained.workdir]) == ["bleu"]
+def test_the_metrics_that_select_are_those_of_the_configs(used, tmp_path):
+    assert selecting_metrics([used.workdir, tmp_path, used.workdir]) == ["bleu"]
 
 
-def test_a_split_whose_files_are_missing_is_an_error(trained, without_test, caplog):
+def test_a_split_whose_files_are_missing_is_an_error(used, without_test, caplog):
     source = "data.test_source"
-    gone = trained.with_config({source: "gone.txt"})
-    half = trained.with_config({"data.test_target": None})
-    other = trained.with_config(NO_TEST | {"data.name": "sst2", "data.dir": "nowhere"})
+    gone = used.with_config({source: "gone.txt"})
+    half = used.with_config({"data.test_target": None})
+    other = used.with_config(NO_TEST | {"data.name": "sst2", "data.dir": "nowhere"})
     assert_refused(
         {
             f"{source} is not set": lambda: without_test.evaluate(split="test"),

@@ -24,25 +24,13 @@ from transformer_jax.runs.config import flatten, load_config, read_settings
 from transformer_jax.runs.prepare import build_tokenizers
 from transformer_jax.runs.settings import FIELDS
 from transformer_jax.tasks.losses import batch_shapes
-from transformer_jax.training.evaluation import Evaluator
 
 LAYERS = {"model.d_ff": 8, "model.num_heads": 2}
-SMALL = {
-    "model.d_model": 8,
-    "model.dtype": "float32",
-    "optimizer.name": "adamw",
-    "optimizer.schedule": "cosine",
-    "optimizer.warmup_steps": 5,
-    "train.num_steps": 50,
-    "train.tokens_per_batch": 128,
-}
-PAIRS = {
-    "tokenizer.kind": "unigram",
-    "tokenizer.vocab_size": 30,
-    "data.name": "parallel_text",
-    "data.max_source_length": 48,
-    "data.max_target_length": 48,
-}
+SMALL = {"model.d_model": 8, "model.dtype": "float32", "optimizer.name": "adamw"}
+SMALL |= {"optimizer.schedule": "cosine", "optimizer.warmup_steps": 5, "train.num_steps": 50}
+SMALL |= {"train.tokens_per_batch": 128}
+PAIRS = {"tokenizer.kind": "unigram", "tokenizer.vocab_size": 30, "data.name": "parallel_text"}
+PAIRS |= {"data.max_source_length": 48, "data.max_target_length": 48}
 STACK = {**LAYERS, "model.num_layers": 1, "model.max_length": 20, "data.max_length": 16}
 BASES = {
     "translation": {
@@ -109,56 +97,25 @@ BASES = {
         "data.max_length": 16,
     },
 }
-OTHERS = {
-    "model.d_model": 16,
-    "model.num_heads": 4,
-    "model.num_key_value_heads": 1,
-    "model.positions": "alibi",
-    "model.rope_layout": "halves",
-    "model.rope_scaling": "linear",
-    "model.attention_bias": "output",
-    "model.norm": "rms",
-    "model.norm_epsilon": 1e-5,
-    "model.norm_placement": "sandwich",
-    "model.activation": "silu",
-    "model.tie_embeddings": "none",
-    "model.initialization": "xavier",
-    "model.dtype": "bfloat16",
-    "model.activation_dtype": "bfloat16",
-    "model.dropout_bits": "hardware",
-    "model.logit_cap": 5.0,
-    "model.vocab_multiple": 7,
-    "model.cell": "gru",
-    "model.encoder_direction": "forward",
-    "model.attention_score": "dot",
-    "model.attention_span": "local_p",
-    "task.metric": "chrf",
-    "task.template": "chatml",
-    "task.system_turn": "S: {content}\n",
-    "task.user_turn": "old {content}\n",
-    "task.assistant_turn": "dogs {content}{eos}\n",
-    "tokenizer.kind": "word",
-    "tokenizer.character_coverage": 0.98,
-    "tokenizer.normalization": "identity",
-    "data.packing": "apart",
-    "data.documents": "line",
-    "data.weights": "2,1",
-    "data.num_train_examples": 7,
-    "data.num_train_tokens": 90,
-    "data.order_seed": 5,
-    "eval.num_examples": 2,
-    "optimizer.name": "lamb",
-    "optimizer.schedule": "linear",
-    "optimizer.decay_steps": 70,
-    "optimizer.clip_norm": 0.5,
-    "optimizer.frozen": "kernel",
-    "train.tokens_per_batch": 256,
-    "train.accumulation_steps": 2,
-    "train.rows_per_device": 4,
-    "train.remat": "full",
-    "decode.search": "sample",
-    "parallel.engine": "pmap",
-}
+OTHERS = {"model.d_model": 16, "model.num_heads": 4, "model.num_key_value_heads": 1}
+OTHERS |= {"model.positions": "alibi", "model.rope_layout": "halves"}
+OTHERS |= {"model.rope_scaling": "linear", "model.attention_bias": "output", "model.norm": "rms"}
+OTHERS |= {"model.norm_epsilon": 1e-5, "model.norm_placement": "sandwich"}
+OTHERS |= {"model.activation": "silu", "model.tie_embeddings": "none"}
+OTHERS |= {"model.initialization": "xavier", "model.dtype": "bfloat16"}
+OTHERS |= {"model.activation_dtype": "bfloat16", "model.dropout_bits": "hardware"}
+OTHERS |= {"model.logit_cap": 5.0, "model.vocab_multiple": 7, "model.cell": "gru"}
+OTHERS |= {"model.encoder_direction": "forward", "model.attention_score": "dot"}
+OTHERS |= {"model.attention_span": "local_p", "task.metric": "chrf", "task.template": "chatml"}
+OTHERS |= {"task.system_turn": "S: {content}\n", "task.user_turn": "old {content}\n"}
+OTHERS |= {"task.assistant_turn": "dogs {content}{eos}\n", "tokenizer.kind": "word"}
+OTHERS |= {"tokenizer.character_coverage": 0.98, "tokenizer.normalization": "identity"}
+OTHERS |= {"data.packing": "apart", "data.documents": "line", "data.weights": "2,1"}
+OTHERS |= {"data.num_train_examples": 7, "data.num_train_tokens": 90, "data.order_seed": 5}
+OTHERS |= {"optimizer.name": "lamb", "optimizer.schedule": "linear"}
+OTHERS |= {"optimizer.decay_steps": 70, "optimizer.clip_norm": 0.5, "optimizer.frozen": "kernel"}
+OTHERS |= {"train.tokens_per_batch": 256, "train.accumulation_steps": 2, "train.rows_per_device": 4}
+OTHERS |= {"train.remat": "full", "decode.search": "sample", "parallel.engine": "pmap"}
 """Values for fields of which the next number, the other boolean or another file is invalid."""
 TESTED_ELSEWHERE = {
     "task.name": "the bases differ in it",
@@ -173,6 +130,7 @@ TESTED_ELSEWHERE = {
     "model.scan_layers": "same results, another way: tests/runs/test_scan_layers.py",
     "train.loss": "one built-in entry: tests/test_losses.py, tests/docs/test_recipes.py",
     "task.final_mask_rate": "later batches: tests/tasks/test_masked_lm.py",
+    "optimizer.plateau_factor": "lowers the rate later: tests/training/test_loop.py",
     "train.callbacks": "no built-in entry: tests/training/test_loop.py",
     "train.on_spike": "tests/runs/test_train_loop.py",
     "train.spike_factor": "tests/runs/test_train_loop.py",
@@ -185,6 +143,7 @@ TESTED_ELSEWHERE = {
 }
 ELSEWHERE = {
     "checkpoint": "when and what is saved: tests/checkpoints",
+    "eval": "when and what is evaluated: tests/runs/test_train.py, tests/training",
     "decode": "tests/tasks/test_options.py",
     "logging": "what is written of a run: tests/logs",
     "lora": "tests/runs/test_frozen.py, tests/nn/test_lora.py",
@@ -195,7 +154,7 @@ SIZES = dict.fromkeys(("source", "target", "text", "label", "tags"), 30)
 ALONE = {
     # Layers, optimizers and steps are those of language_modeling.
     "translation": (
-        *("task.", "data.", "tokenizer.", "eval."),
+        *("task.", "data.", "tokenizer."),
         *("model.num_", "model.positions", "model.max_", "model.tie", "model.vocab"),
         *("model.norm", "model.embedding", "model.initialization"),
         *("model.final", "model.logits", "model.scale_"),
@@ -204,7 +163,7 @@ ALONE = {
     "parsing": ("task.", "data."),  # the rest is translation's
     "instruction": ("task.", "data."),  # the rest is language_modeling's
     "masked_lm": (
-        *("task.", "data.", "tokenizer.", "eval.", "optimizer.", "train."),
+        *("task.", "data.", "tokenizer.", "optimizer.", "train."),
         # Layers are those of language_modeling.
         *("model.num_", "model.norm", "model.embedding", "model.tie", "model.vocab"),
         *("model.positions", "model.max_length", "model.initialization"),
@@ -213,13 +172,10 @@ ALONE = {
     "tagging": ("task.", "data.", "model.rope", "model.attention_window"),
 }
 """Prefixes of the fields tested with this base; another base covers the others."""
-LOOPS = tuple(f"eval.{name}" for name in ("every_steps", "patience", "command", "each_corpus"))
-LOOPS += ("eval.best_corpus",)
-LOOPS += ("optimizer.plateau_factor",)
 WALKED = [
     name
     for name in FIELDS
-    if name.partition(".")[0] not in ELSEWHERE and name not in (*TESTED_ELSEWHERE, *LOOPS)
+    if name.partition(".")[0] not in ELSEWHERE and name not in TESTED_ELSEWHERE
 ]
 
 
@@ -356,11 +312,6 @@ def outcome(tmp_path_factory):
         rates = [float(schedule(count)) for count in (0, 7, 30)]
         return str(state), rates, str(program), settings.train.rows(16)
 
-    def of_evaluation(settings):
-        examples = open_split(settings.data, "valid")
-        rows = settings.eval.num_examples
-        return len(Evaluator(None, examples, None, 2, rows).decoded_examples)
-
     sections = {
         "model": [of_shapes, of_start, of_loss],
         "task": [of_data],
@@ -368,7 +319,6 @@ def outcome(tmp_path_factory):
         "data": [of_data],
         "optimizer": [of_training],
         "train": [of_training, of_loss],
-        "eval": [of_evaluation],
     }
     return lambda section: sections[section]
 
@@ -433,5 +383,5 @@ def test_a_field_without_an_effect_has_none(path, files_of, outcome):
 
 
 def test_few_fields_are_not_covered():
-    assert FIELDS.keys() >= {*TESTED_ELSEWHERE, *LOOPS}
+    assert FIELDS.keys() >= TESTED_ELSEWHERE.keys()
     assert len(WALKED) > 75

@@ -4,9 +4,8 @@
 import pytest
 
 from transformer_jax.errors import UserError
-from transformer_jax.registry import Registry
-from transformer_jax.runs.field_docs import attributes, documented, find_fields
-from transformer_jax.runs.settings import CHOICES, FIELDS, SECTIONS, tables
+from transformer_jax.runs.field_docs import documented, find_fields
+from transformer_jax.runs.settings import FIELDS, SECTIONS, tables
 
 
 @pytest.mark.parametrize("section", SECTIONS)
@@ -17,40 +16,6 @@ def test_every_field_is_documented_in_its_docstring(section):
     assert set(fields) <= set(described)
     for names in documented(section):  # of one entry have one type and default
         assert len({FIELDS.get(name) for name in names}) == 1, names
-
-
-def test_choices_name_existing_fields():
-    for field, registry in CHOICES.items():
-        assert field in FIELDS
-        assert not isinstance(registry, Registry) or registry.field == field
-        assert FIELDS[field].default in {*registry, None}
-
-
-def test_a_class_without_attributes_is_an_error():
-    class Bare:
-        """Says nothing of its fields."""
-
-    with pytest.raises(ValueError, match="Bare has no Attributes"):
-        attributes(Bare)
-
-
-def test_attributes_are_read_over_lines_and_by_many_names():
-    class Example:
-        """Sizes.
-
-        Attributes:
-          width, height: of the page: both
-            in points.
-          depth: none.
-
-        Raises:
-          ValueError: never.
-        """
-
-    assert attributes(Example) == {
-        ("width", "height"): "of the page: both in points.",
-        ("depth",): "none.",
-    }
 
 
 def test_fields_are_found_by_a_part_of_their_name_or_a_glob():

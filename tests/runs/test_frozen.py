@@ -2,7 +2,6 @@
 """Runs with adapters or a draft: training, checkpoints, loading, and runs that are refused."""
 
 import dataclasses
-import json
 import logging
 import shutil
 
@@ -13,7 +12,8 @@ import pytest
 import transformer_jax as tj
 from tests.conftest import QUICKSTART, copy_at_step, dotted
 from tests.refusals import assert_refused, message_of
-from transformer_jax.checkpoints.step_folder import PARAMS, TRAINING, saved_arrays
+from tests.runs.conftest import with_fields
+from transformer_jax.checkpoints.step_folder import PARAMS, TRAINING, named_leaves, saved_arrays
 from transformer_jax.cli.main import main
 from transformer_jax.runs.seeds import train_replicas
 from transformer_jax.tasks import TASKS
@@ -44,16 +44,10 @@ def run(config, tmp_path_factory):
 
 def test_adapters_learn_and_the_base_stays(language_model, run):
     assert run.evaluate(split="valid")["loss"] < language_model.evaluate(split="valid")["loss"]
-    changed = jax.tree_util.tree_map_with_path(
-        lambda path, new, old: (
-            jax.tree_util.keystr(path, simple=True, separator="/"),
-            bool((np.asarray(new) != np.asarray(old)).any()),
-        ),
-        run.params,
-        language_model.params,
-    )
-    leaves = jax.tree.leaves(changed, is_leaf=lambda leaf: isinstance(leaf, tuple))
-    assert {name.split("/")[-2] for name, is_new in leaves if is_new} == {"query", "value", "inner"}
+    before = named_leaves(language_model.params)
+    after = named_leaves(run.params)
+    changed = {name for name in before if not np.array_equal(before[name], after[name])}
+    assert {name.split("/")[-2] for name in changed} == {"query", "value", "inner"}
 
 
 def test_a_checkpoint_holds_the_adapters_alone(run):
@@ -144,23 +138,8 @@ def test_what_does_not_go_with_adapters_is_refused(config, run, tmp_path):
     )
 
 
-@pytest.fixture
-def naming(run, tmp_path):
-    """`naming(base)`: a copy of the run with adapters whose config names another base."""
-
-    def naming(base):
-        copy = tmp_path / "stranger" / "run"
-        shutil.copytree(run.workdir, copy, dirs_exist_ok=True)
-        config = json.loads((copy / "config.json").read_text())
-        config["train"]["init_from"] = str(base)
-        (copy / "config.json").write_text(json.dumps(config))
-        return copy
-
-    return naming
-
-
-def test_a_base_that_the_user_names_is_read(language_model, run, naming, tmp_path, monkeypatch):
-    workdir = naming("http://h/b")
+def test_a_base_that_the_user_names_is_read(language_model, run, tmp_path, monkeypatch):
+    workdir = with_fields(run.workdir, tmp_path / "run", {"train.init_from": "http://h/b"})
     loaded = tj.load(workdir, base=language_model.workdir)
     jax.tree.map(np.testing.assert_array_equal, loaded.params, run.params)
     assert loaded.config.train.init_from == str(language_model.workdir)
@@ -241,13 +220,6 @@ def test_a_draft_of_another_kind_or_vocabulary_is_refused(trained, old_workdir, 
     )
 
 
-def test_a_stored_config_names_a_draft(trained, workdir):
-    shutil.copytree(workdir, workdir.parent / "beside")
-    beside = {"decode.draft": str(workdir.parent / "beside"), "decode.draft_length": 3}
-    run = tj.load(workdir).with_config(beside)
-    assert run.predict(TEXTS, search="greedy") == trained.predict(TEXTS, search="greedy")
-
-
 # --- Frozen trees of several runs ---
 
 
@@ -270,11 +242,8 @@ class Between(LanguageModeling):
     def loss(self, params, batch, rng, frozen):
         loss, weight, sums = super().loss(params, batch, rng, frozen)
         apart = jax.tree.map(lambda a, b: abs(a - b).sum(), frozen["one"], frozen["two"])
-        return loss, weight, sums | {"apart": weight * sum(jax.tree.leaves(apart))}
-
-    def metrics(self, sums, examples):
-        apart = float(sums["apart"] / sums["tokens"])
-        return super().metrics(sums, examples) | {"apart": apart}
+        apart = sum(jax.tree.leaves(apart))
+        return loss, weight, sums | {"aux/apart": apart, "aux_count/apart": 1.0}
 
 
 def test_frozen_trees_of_the_runs_that_fields_name(
@@ -291,32 +260,21 @@ def test_frozen_trees_of_the_runs_that_fields_name(
         with_entries(TASKS, {"between": entry})
 
     run.with_params(jax.tree.map(lambda x: 2 * x, run.params)).save(tmp_path / "twice")
-    fields = {"one": "task.between.one", "two": "task.between.two"}
-    register(fields)
-    changes = tiny_language_model | {
-        "task.name": "between",
-        "train.num_steps": 1,
-        "eval.every_steps": 1,
-    }
+    register({"one": "task.between.one", "two": "task.between.two"})
+    changes = tiny_language_model | {"task.name": "between", "train.num_steps": 1}
 
     def trained(name="between", **runs):
         named = {f"task.between.{k}": str(v) for k, v in runs.items()}
         return tj.train(tj.config(QUICKSTART, changes | named), tmp_path / name)
 
-    between = trained(one=run.workdir, two=tmp_path / "twice")
     total = sum(float(np.abs(leaf).sum()) for leaf in jax.tree.leaves(run.params))
-    assert between.evaluate(split="valid", progress=False)["apart"] == pytest.approx(
-        total, rel=1e-4
-    )
-    refusals = {
-        "task.between.two names no run": lambda: trained("none", one=run.workdir),
-        "(task.between.two) has another vocabulary": lambda: trained(
-            "other", one=run.workdir, two=workdir
-        ),
-    }
-    assert_refused(refusals)
+    metrics = trained(one=run.workdir, two=tmp_path / "twice").evaluate(split="valid")
+    assert metrics["aux/apart"] == pytest.approx(total, rel=1e-4)
+    no_run = "task.between.two names no run"
+    vocabulary = "(task.between.two) has another vocabulary"
+    assert_refused({no_run: lambda: trained("none", one=run.workdir)})
+    assert_refused({vocabulary: lambda: trained("other", one=run.workdir, two=workdir)})
     register(("one", "two"))
-    named = {"train.init_from": str(run.workdir)}
-    config = tj.config(QUICKSTART, changes | named)
+    config = tj.config(QUICKSTART, changes | {"train.init_from": str(run.workdir)})
     message = "all of one run; name the config field of each: TaskKind(frozen={'one': 'task.between"
     assert_refused({message: lambda: tj.train(config, tmp_path / "both")})

@@ -86,16 +86,3 @@ def test_a_patched_run_leaves_the_workdir_as_it_is(trained, patched, tmp_path):
     assert metrics["num_examples"] == 12 and sorted(trained.workdir.rglob("*")) == kept
     message = "a patched run cannot be exported"
     assert_refused({message: lambda: export_run(patched, tmp_path / "out", "hf")})
-
-
-def test_importance_is_in_nats_a_token_of_a_split(trained):
-    found = trained.head_importance("valid", by="switching_off")
-    place = "decoder.layer_0.cross_attention.heads"
-    assert sorted(found) == [
-        place,
-        "decoder.layer_0.self_attention.heads",
-        "encoder.layer_0.self_attention.heads",
-    ]
-    assert found[place].shape == (2,)
-    message = "by is 'loss'; choose from gradient, switching_off"
-    assert_refused({message: lambda: trained.head_importance(by="loss")})

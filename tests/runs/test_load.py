@@ -2,18 +2,14 @@
 """Runs are loaded from one checkpoint each, wherever they are, and predict together."""
 
 import dataclasses
-import math
 import shutil
 
 import jax
 import numpy as np
 import pytest
-import scipy.special
 
 import transformer_jax as tj
-from tests.compiled import run as compiled
 from tests.refusals import assert_refused
-from transformer_jax.nn.int8 import convert_weights
 
 LINES = ["The dog sees a cat.", "", "The old teacher reads the new books."]
 
@@ -29,11 +25,6 @@ def test_a_checkpoint_may_be_chosen(trained_workdir, trained):
     jax.tree.map(
         lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-7), average.params, mean
     )
-
-
-def test_a_moved_run_predicts_the_same(workdir, trained):
-    moved = workdir.rename(workdir.with_name("elsewhere"))
-    assert tj.load(moved).predict(LINES) == trained.predict(LINES)
 
 
 def listing(workdir):
@@ -53,7 +44,7 @@ def test_no_run_and_no_checkpoint(workdir, trained_workdir, tmp_path):
         {
             "absent holds no run: config.json is missing": lambda: tj.load(tmp_path / "absent"),
             f"no checkpoint in {workdir}": lambda: tj.load(workdir),
-            "; take latest, best, or of 15, 30": lambda: tj.load(trained_workdir, checkpoint=7),
+            "; take latest, best or one of 15, 30": lambda: tj.load(trained_workdir, checkpoint=7),
             "cannot average 3 checkpoints": lambda: tj.load(trained_workdir, average=3),
         }
     )
@@ -67,13 +58,6 @@ def test_a_checkpoint_that_appears_meanwhile_is_not_mixed_in(workdir, meanwhile,
     run = tj.load(workdir, average=average)
     assert run.step == 30 and (checkpoints / "31").exists()
     jax.tree.map(np.testing.assert_array_equal, run.params, expected.params)
-
-
-def test_a_checkpoint_that_is_deleted_meanwhile_is_not_replaced_by_another(workdir, meanwhile):
-    meanwhile(lambda: shutil.rmtree(workdir / "checkpoints" / "30"))
-    with pytest.raises(tj.UserError, match="30/params cannot be read"):
-        tj.load(workdir)
-    assert tj.load(workdir).step == 15
 
 
 # --- Ensembles ---
@@ -104,28 +88,6 @@ def language_model(language_model, random_params):
     return language_model.with_params(random_params(language_model.task))
 
 
-def test_the_perplexity_is_that_of_the_averaged_probabilities(ensemble, members):
-    before, nll, count = listing(members[0].workdir), 0.0, 0
-    for inputs, labels, counted in members[0].batches("test"):
-        model = members[0].model
-        logits = [compiled(model.apply, {"params": run.params}, **inputs) for run in members]
-        mean = np.mean([scipy.special.softmax(each, axis=-1) for each in logits], axis=0)
-        of_labels = np.take_along_axis(mean, np.asarray(labels)[..., None], axis=-1)[..., 0]
-        nll -= (np.log(of_labels) * counted).sum()
-        count += counted.sum()
-    found = ensemble.evaluate("test", beam_size=1)
-    assert found["perplexity"] == pytest.approx(math.exp(nll / count), rel=1e-4)
-    assert (found["steps"], found["split"]) == ([30, 15], "test")
-    assert found["ensemble"] == [str(run.workdir) for run in members] and "step" not in found
-    assert listing(members[0].workdir) == before
-
-
-def test_an_ensemble_of_one_is_its_run(trained, trained_workdir):
-    one = tj.load_ensemble(trained_workdir)
-    assert one.n_best(LINES) == trained.n_best(LINES)
-    assert one.score(LINES, LINES) == trained.score(LINES, LINES)
-
-
 def test_changes_are_made_to_each_member(ensemble, members):
     head = {"decoder.layer_0.cross_attention.heads[0]": 0}
     changed = ensemble.with_config({"decode.beam_size": 1}).patched(head)
@@ -136,12 +98,6 @@ def test_changes_are_made_to_each_member(ensemble, members):
     same = ensemble.with_params((members[0].params,) * 2)
     expected = members[0].score(LINES, LINES)
     np.testing.assert_allclose(same.score(LINES, LINES), expected, rtol=1e-5)
-
-
-def test_weights_of_each_member_are_quantized(ensemble, members):
-    found = convert_weights("int8", ensemble.params)
-    expected = tuple(convert_weights("int8", run.params) for run in members)
-    jax.tree.map(np.testing.assert_array_equal, found, expected)
 
 
 def test_members_share_task_and_tokenizers(trained, language_model):

@@ -12,11 +12,12 @@ import fsspec
 import pytest
 
 import transformer_jax as tj
+from tests.conftest import ROOT
 from tests.refusals import message_of
+from tests.runs.conftest import with_fields
 from transformer_jax.cli.main import main
 from transformer_jax.runs.outside import acts_outside
 
-ROOT = Path(__file__).parents[2]
 OUTSIDE = {
     "eval.command": "touch executed",
     "train.callbacks": "spy",
@@ -78,20 +79,6 @@ VERBS = {
 def test_what_acts_outside_of_a_run():
     assert [field for field, value in OUTSIDE.items() if not acts_outside(field, value)] == []
     assert [field for field, value in INSIDE.items() if acts_outside(field, value)] == []
-
-
-def with_fields(workdir, copy, fields):
-    """A copy of a run whose config.json has other fields."""
-    shutil.copytree(workdir, copy)
-    config = json.loads((copy / "config.json").read_text())
-    for name, value in fields.items():
-        section, *entry, field = name.split(".")
-        part = config[section]
-        for group in entry:
-            part = part.setdefault(group, {})
-        part[field] = value
-    (copy / "config.json").write_text(json.dumps(config))
-    return copy
 
 
 @pytest.fixture

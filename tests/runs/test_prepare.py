@@ -3,11 +3,11 @@
 
 import dataclasses
 import logging
-from pathlib import Path
 
 import pytest
 
 import transformer_jax as tj
+from tests.conftest import ROOT
 from tests.refusals import assert_refused
 from transformer_jax.data.config import DataConfig
 from transformer_jax.data.sources import open_split
@@ -32,17 +32,6 @@ def test_tokenizers_are_trained_once_and_then_loaded(tiny_config, tmp_path):
         text = examples[0][side]
         assert again[side].encode(text) == trained[side].encode(text)
     assert trained["source"].encode("the dog") != trained["target"].encode("the dog")
-
-
-def test_a_run_that_starts_from_another_copies_its_tokenizers(
-    tiny_config, trained_workdir, tmp_path
-):
-    settings = read_settings(tiny_config({"train.init_from": str(trained_workdir)}))
-    examples = [{"source": "a", "target": "b"}]
-    taken = build_tokenizers(settings, tmp_path / "tokenizer", examples)
-    origin = build_tokenizers(settings, trained_workdir / "tokenizer", examples)
-    assert taken["source"].encode("the dog") == origin["source"].encode("the dog")
-    assert (tmp_path / "tokenizer").is_dir()
 
 
 TAGGING = {"task.name": "tagging", "data.name": "tagged_words"}
@@ -131,7 +120,7 @@ def test_an_origin_of_another_kind_is_named(tiny_config, tmp_path):
 # --- Sizes by the size of the data ---
 
 
-CONFIG = Path(__file__).parents[2] / "configs" / "parallel_text.py"
+CONFIG = ROOT / "configs" / "parallel_text.py"
 
 
 def pairs(count, words=5):

@@ -108,14 +108,3 @@ def test_the_same_examples_have_the_same_provenance_in_any_container():
     sources[1] = "1"
     assert provenance.data_digest(lazy) != data
     assert data.startswith("30000 examples, SHA-256 ")
-
-
-def test_a_wheel_and_a_checkout_have_the_same_code_version(tmp_path, monkeypatch):
-    """The wheel also has the configs, which are not the code of a run."""
-    monkeypatch.setattr(provenance, "__file__", str(tmp_path / "runs" / "provenance.py"))
-    code_version = provenance.code_version.__wrapped__  # it is cached
-    for name, changes in {"runs": True, "examples": False}.items():
-        before = code_version()
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "one.py").write_text("1")
-        assert (code_version() != before) == changes

@@ -14,6 +14,7 @@ import scipy.special
 import transformer_jax as tj
 from tests.compiled import run as compiled
 from tests.refusals import assert_refused
+from transformer_jax.checkpoints.step_folder import fill, named_leaves
 from transformer_jax.logs.records import read_lines
 
 SOURCES, TARGETS = ["A dog runs.", "The women sleep."], ["Ein Hund läuft.", "Die Frauen schlafen."]
@@ -78,6 +79,7 @@ def test_misuse_is_refused(trained):
             "search is 'bem', not one of beam": lambda: trained.predict(["a"], search="bem"),
             "stream: this run's task does not continue text": lambda: trained.stream("a"),
             "model_inputs: source is a list of texts": lambda: trained.attention(["A dog."]),
+            "by is 'loss'; choose from gradient": lambda: trained.head_importance(by="loss"),
         }
     )
 
@@ -95,13 +97,6 @@ def test_other_parameters_are_used_and_saved(trained, tmp_path):
     assert saved.workdir == tmp_path / "saved"
     same = jax.tree.map(lambda a, b: bool((a == b).all()), loaded.params, changed.params)
     assert all(jax.tree.leaves(same))
-
-
-def test_an_average_is_saved_as_it_predicts(trained_workdir, tmp_path):
-    average = tj.load(trained_workdir, average=2)
-    average.save(tmp_path / "saved")
-    loaded = tj.load(tmp_path / "saved")
-    jax.tree.map(np.testing.assert_array_equal, loaded.params, average.params)
 
 
 def test_a_saved_run_trains_on_as_the_run_itself(
@@ -153,15 +148,10 @@ QUERY = "decoder/layer_0/self_attention/query/kernel"
 
 def with_value(run, name, value, index=1):
     """The run with an element of a parameter, or several, replaced."""
-
-    def change(path, leaf):
-        if jax.tree_util.keystr(path, simple=True, separator="/") != name:
-            return leaf
-        changed = np.array(leaf)
-        changed.flat[index] = value
-        return changed
-
-    return dataclasses.replace(run, params=jax.tree_util.tree_map_with_path(change, run.params))
+    leaves = named_leaves(run.params)
+    leaves[name] = np.array(leaves[name])
+    leaves[name].flat[index] = value
+    return dataclasses.replace(run, params=fill(run.params, leaves))
 
 
 def test_a_damaged_parameter_is_named(trained):

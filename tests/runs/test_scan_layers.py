@@ -1,11 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """A run with scanned layers is stored, resumed and used like any other."""
 
+from functools import partial
+
 import jax
 import numpy as np
 import pytest
 
 import transformer_jax as tj
+from tests.compiled import assert_near
 from tests.conftest import QUICKSTART, copy_at_step
 from tests.runs.test_seeds import losses
 
@@ -47,19 +50,12 @@ def scanned(config_of, tmp_path_factory):
     return tj.train(config_of(scan=True), tmp_path_factory.mktemp("scanned") / "run")
 
 
-def assert_near(found, expected):
-    """Tolerance: 1e-5 of an array's largest element. Adam's first steps magnify rounding errors of
-    small gradients."""
-    jax.tree.map(
-        lambda a, b: np.testing.assert_allclose(a, b, rtol=0, atol=1e-5 * np.abs(b).max()),
-        found,
-        expected,
-    )
+NEAR = partial(assert_near, tolerance=1e-5)  # Adam's first steps magnify small gradients' rounding
 
 
 def test_a_scanned_run_is_the_unrolled_one(unrolled, scanned):
     assert scanned.params["decoder"].keys() == PLACES
-    assert_near(scanned.params, unrolled.params)
+    NEAR(scanned.params, unrolled.params)
 
 
 @pytest.mark.parametrize("first", [True, False])
@@ -67,11 +63,11 @@ def test_a_run_resumes_with_layers_scanned_or_not(config_of, unrolled, scanned, 
     copy_at_step((scanned if first else unrolled).workdir, 2, tmp_path / "run")
     run = tj.train(config_of(scan=not first), tmp_path / "run")
     assert run.params["decoder"].keys() == PLACES
-    assert_near(run.params, unrolled.params)
+    NEAR(run.params, unrolled.params)
     expected = pytest.approx(losses(unrolled.workdir), rel=1e-5)
     assert losses(tmp_path / "run") == expected
-    evaluated = losses(tmp_path / "run", "valid")[-1], losses(unrolled.workdir, "valid")[-1]
-    assert evaluated[0] == pytest.approx(evaluated[1], rel=1e-5)
+    expected = pytest.approx(losses(unrolled.workdir, "valid"), rel=1e-5)
+    assert losses(tmp_path / "run", "valid") == expected
 
 
 def test_a_scanned_run_resumes_bit_for_bit_and_predicts(config_of, scanned, tmp_path):

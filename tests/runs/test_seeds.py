@@ -2,7 +2,6 @@
 """Replicas trained together equal the runs trained one by one."""
 
 import shutil
-from pathlib import Path
 
 import jax
 import numpy as np
@@ -12,10 +11,8 @@ import transformer_jax as tj
 from tests.conftest import QUICKSTART, copy_at_step, dotted, records_of
 from tests.refusals import assert_refused
 from transformer_jax.checkpoints.store import Checkpoints
-from transformer_jax.runs import build
 from transformer_jax.runs.config import read_settings, resolve
-from transformer_jax.runs.prepare import Training
-from transformer_jax.runs.seeds import Replicas, seed_configs, train_replicas
+from transformer_jax.runs.seeds import seed_configs, train_replicas
 from transformer_jax.runs.settings import COMMAND
 
 STEPS = 8
@@ -58,17 +55,8 @@ def together(three, tmp_path_factory):
     return workdir, train_replicas(three, workdir)
 
 
-def records(workdir, split):
-    """The values of the records, except the time and the digest of the line."""
-    left_out = ("split", "time", "sha256")
-    return [
-        {name: record[name] for name in record if name not in left_out}
-        for record in records_of(workdir, split)
-    ]
-
-
 def values(workdir, name, split="train"):
-    return [record[name] for record in records(workdir, split)]
+    return [record[name] for record in records_of(workdir, split)]
 
 
 def losses(workdir, split="train"):
@@ -97,8 +85,9 @@ def test_a_replica_is_the_run_that_its_config_makes(three, together, alone):
     assert values(workdir / "fast", "batches") == values(alone, "batches")[:STEPS]
     rates = values(alone, "learning_rate")[:STEPS]
     assert values(workdir / "fast", "learning_rate") == pytest.approx(rates)
-    of_step = (records(folder, "watch")[-1] for folder in (workdir / "fast", alone))
-    assert next(of_step) == pytest.approx(next(of_step), rel=1e-3, abs=1e-5)
+    of_group, of_run = (records_of(folder, "watch")[-1] for folder in (workdir / "fast", alone))
+    for name in of_run.keys() - {"split", "time", "sha256"}:
+        assert of_group[name] == pytest.approx(of_run[name], rel=1e-3, abs=1e-5), name
     for name, run in runs.items():
         assert run.settings.values == read_settings(three[name]).values
 
@@ -201,15 +190,3 @@ def test_runs_trained_one_by_one_are_not_overwritten(config, alone, tmp_path):
         train_replicas(seed_configs(config, 2), workdir / "seed_0")
     assert (workdir / "seed_0" / "config.json").read_bytes() == kept
     assert {path.name for path in workdir.iterdir()} == {"seed_0"}
-
-
-def test_one_replica_tells_what_is_left_out(tiny_config, monkeypatch):
-    """All read the same examples, in other orders."""
-    told = []
-    monkeypatch.setattr(
-        build, "batches_of", lambda *_, logs_overlong, **__: told.append(logs_overlong)
-    )
-    members = [read_settings(tiny_config({"seed": seed})) for seed in range(3)]
-    training = Training(tuple(members), (), [], None, {})
-    Replicas(training, Path(), None, [], []).batches(8)
-    assert told == [True, False, False]

@@ -3,16 +3,14 @@
 
 import shutil
 import zipfile
-from pathlib import Path
 
 import pytest
 from setuptools import build_meta
 
 import transformer_jax as tj
-from transformer_jax.lab.sweeps.definition import load_sweep
+from tests.conftest import ROOT
 from transformer_jax.runs.shipped import find_file, shipped_files
 
-ROOT = Path(__file__).parents[2]
 FOLDERS = {
     "config": ROOT / "configs",
     "sweep": ROOT / "experiments" / "sweeps",
@@ -37,19 +35,6 @@ def test_a_shipped_config_is_found_by_name_until_a_file_has_it(given, tmp_path, 
     own = own.with_suffix(".py")
     own.write_text("from ml_collections import ConfigDict\nget_config = ConfigDict\n")
     assert tj.config(given).data.dir is None and find_file(given, "config").resolve() == own
-
-
-@pytest.mark.parametrize("given", ["other/quickstart", "../configs/quickstart.py", "configs"])
-def test_other_folders_are_not_those_of_shipped_files(given, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    assert find_file(given, "config") == Path(given)
-
-
-def test_sweeps_and_recipes_are_found_by_name_too(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    assert len(load_sweep("norms").configs({})) == 6
-    recipe = find_file("docs/recipes/position_encoding.py", "module")
-    assert recipe.resolve() == FOLDERS["module"] / "position_encoding.py"
 
 
 def test_a_near_name_is_suggested_from_anywhere(tmp_path, monkeypatch):

@@ -14,17 +14,10 @@ from transformer_jax.runs import build
 from transformer_jax.runs.config import read_settings
 
 LAYERS = "attention_layer=gated_delta gated_delta.chunk_size=8 | default | attention_layer=sinks"
-EXPERTS = {
-    "model.dropout_rate": 0.0,
-    "model.feed_forward": "experts",
-    "model.experts.num_experts": 4,
-    "model.experts.router": "sigmoid",
-    "model.experts.bias_rate": 0.01,
-    "model.experts.capacity_factor": 1.0,
-    "checkpoint.every_steps": 1,
-    "eval.every_steps": 4,
-    "logging.every_steps": 1,
-}
+EXPERTS = {"model.dropout_rate": 0.0, "model.feed_forward": "experts"}
+EXPERTS |= {"model.experts.num_experts": 4, "model.experts.router": "sigmoid"}
+EXPERTS |= {"model.experts.bias_rate": 0.01, "model.experts.capacity_factor": 1.0}
+EXPERTS |= {"checkpoint.every_steps": 1, "eval.every_steps": 4, "logging.every_steps": 1}
 
 
 @pytest.fixture(scope="module")

@@ -12,6 +12,7 @@ import pytest
 import transformer_jax as tj
 from tests.conftest import QUICKSTART, dotted
 from tests.refusals import assert_refused, message_of
+from tests.runs.conftest import with_fields
 from transformer_jax.runs.seeds import train_replicas
 from transformer_jax.runtime.files import read_made
 
@@ -84,10 +85,7 @@ def test_a_damaged_file_is_computed_again(run):
 
 
 def test_an_address_in_a_loaded_config_is_not_followed(language_model, config, run, tmp_path):
-    copy = shutil.copytree(run.workdir, tmp_path / "run")
-    told = json.loads((copy / "config.json").read_text())
-    told["train"]["init_from"] = "http://h/b"
-    (copy / "config.json").write_text(json.dumps(told))
+    copy = with_fields(run.workdir, tmp_path / "run", {"train.init_from": "http://h/b"})
     loaded = tj.load(copy)
     assert loaded.evaluate(split="valid") == run.evaluate(split="valid")  # which is kept
     for one in (loaded, loaded.with_config({"eval.num_examples": 1})):

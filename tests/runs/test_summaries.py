@@ -12,10 +12,8 @@ from transformer_jax.decoding.beam_tree import BeamTree, Node
 from transformer_jax.lab.analysis.walk.step import Walk, step
 from transformer_jax.summary import MOST_LINES
 
-STEP = step(
-    *("softmax", ("encoder", "layer 0"), np.ones((9, 9)), ["query", "key"]),
-    explanation="<script>",
-)
+PLACE = ("encoder", "layer 0")
+STEP = step("softmax", PLACE, np.ones((9, 9)), ["query", "key"], explanation="<script>")
 NODE = Node(0, None, 0, "<script>", 0.0, "start", None, "")
 SHOWN = {
     "run": lambda run: run,

@@ -36,12 +36,6 @@ def assert_same_arrays(left, right):
 
 
 @pytest.fixture
-def config_of_text(tiny_config, tiny_language_model):
-    """`config_of_text(changes)`: the config of `language_model_workdir`, with changes."""
-    return lambda changes=None: tiny_config(tiny_language_model | (changes or {}))
-
-
-@pytest.fixture
 def text_workdir(language_model_workdir, tmp_path):
     """Copy of the language model's run."""
     return shutil.copytree(language_model_workdir, tmp_path / "run")
@@ -152,10 +146,7 @@ def test_predictions_are_texts_in_order(trained):
     assert trained.predict([]) == []
 
 
-def test_decode_settings_may_be_given(trained):
-    found = trained.n_best(LINES, num_outputs=3)
-    assert [len(outputs) for outputs in found] == [3, 1, 3]
-    assert found[0][0].score >= found[0][2].score
+def test_decode_settings_that_cannot_be_used_are_refused(trained):
     too_many = "decode: beam_size is 801; the target vocabulary has 8"
     assert_refused(
         {
@@ -189,12 +180,6 @@ def test_a_config_that_contradicts_the_parameters_is_refused(trained):
     )
 
 
-@pytest.fixture(scope="module")
-def used(trained_workdir, tmp_path_factory):
-    """The trained run in a copy of its workdir: evaluations write there."""
-    return tj.load(shutil.copytree(trained_workdir, tmp_path_factory.mktemp("used") / "run"))
-
-
 def test_an_evaluation_returns_metrics_and_writes_outputs(used):
     run, workdir = used, used.workdir
     program = 'import sys; n = len(list(sys.stdin)); print(\'{"lines": %d, "bleu": 999}\' % n)'
@@ -222,42 +207,37 @@ def test_an_evaluation_returns_metrics_and_writes_outputs(used):
     )
 
 
-def test_each_corpus_has_its_own_metrics(tiny_classifier, tmp_path):
+def test_each_corpus_has_its_metrics_and_the_one_that_is_named_selects(
+    tiny, tiny_language_model, tmp_path
+):
     """The validation split is two files; one of them is the test split's."""
-    files = ",".join(tiny_classifier[f"data.{split}_text"] for split in ("valid", "test"))
-    both, changes = {"data.valid_text": files}, {"train.num_steps": 1, "eval.each_corpus": True}
+    of_test = {"data.test_text": tiny["data.test_source"]}
+    files = f"{tiny_language_model['data.valid_text']},{tiny['data.test_source']}"
+    both = {"data.valid_text": files, "eval.each_corpus": True, "eval.best_corpus": "test"}
 
-    def config(more):
-        return tj.config(QUICKSTART, tiny_classifier | changes | more)
+    def config(changes):
+        one_step = {"train.num_steps": 1}
+        return tj.config(QUICKSTART, tiny_language_model | of_test | one_step | changes)
 
     run = tj.train(config(both), tmp_path / "run")
-    (found,) = records_of(tmp_path / "run", "valid")
+    (record,) = records_of(tmp_path / "run", "valid")
     alone = run.evaluate(split="test")
-    for name in ("loss", "accuracy", "f1"):
-        assert found[f"test/{name}"] == pytest.approx(alone[name], rel=1e-5)
-    assert found["valid/loss"] != found["test/loss"] != found["loss"]
+    for name in ("loss", "accuracy"):
+        assert record[f"test/{name}"] == pytest.approx(alone[name], rel=1e-5)
+    assert record["valid/loss"] != record["test/loss"] != record["loss"]
+    score = read_score(step_folders(tmp_path / "run" / "checkpoints")[1])
+    assert score == pytest.approx(-record["test/loss"], rel=1e-6)
+    one_file = {"eval.each_corpus": True}
     unknown = both | {"eval.best_corpus": "x"}
-    alone = {"eval.each_corpus": False, "eval.best_corpus": "test"}
+    best_alone = {"eval.best_corpus": "test"}
     other = tmp_path / "other"
     assert_refused(
         {
-            "'valid' of table is one corpus": lambda: tj.train(config({}), other),
+            "'valid' of text is one corpus": lambda: tj.train(config(one_file), other),
             "'x', which is none of valid, test": lambda: tj.train(config(unknown), other),
-            "best_corpus needs the metrics of each_corpus": lambda: config(alone),
+            "best_corpus needs the metrics of each_corpus": lambda: config(best_alone),
         }
     )
-
-
-def test_the_best_checkpoint_is_selected_by_the_given_corpus(tiny_language_model, tmp_path):
-    text = tiny_language_model["data.train_text"]
-    names = {"data.valid_text": f"{tiny_language_model['data.valid_text']},{text}"}
-    changes = {"train.num_steps": 1, "eval.each_corpus": True, "eval.best_corpus": "train"}
-    config = tj.config(QUICKSTART, tiny_language_model | names | changes)
-    tj.train(config, tmp_path / "run")
-    (found,) = records_of(tmp_path / "run", "valid")
-    score = read_score(step_folders(tmp_path / "run" / "checkpoints")[1])
-    assert score == pytest.approx(-found["train/loss"], rel=1e-6)
-    assert found["train/loss"] != found["loss"]
 
 
 def test_a_command_that_fails_and_outputs_that_cannot_be_written_cost_no_metric(used, caplog):

@@ -69,17 +69,12 @@ def test_a_file_registers_what_the_config_names(write, tiny_config, tiny):
     assert tiny_config({"model.positions": "mine"}).model.positions == "mine"
 
 
-def test_an_unchanged_file_is_not_loaded_again(write):
-    path = write(POSITION.format(name="mine"))
+def test_a_file_that_changed_replaces_what_it_registered(write):
+    path = write(POSITION.format(name="mine") + POSITION.format(name="other"))
     load_modules(path)
     first = POSITIONS["mine"]
     load_modules([path])
     assert POSITIONS["mine"] is first
-
-
-def test_a_changed_file_replaces_what_it_registered(write):
-    path = write(POSITION.format(name="mine") + POSITION.format(name="other"))
-    load_modules(path)
     load_modules(write(POSITION.format(name="mine").replace("nothing", "little")))
     assert POSITIONS["mine"].__doc__ == "Adds little, in its own way."
     assert "other" not in POSITIONS
@@ -181,14 +176,17 @@ SOURCES.register("{name}", SourceSet(lambda config, split: [[{{"text": split}}]]
 """
 
 
+def recorded_names(workdir, config):
+    """Names of the modules that a run of a config records."""
+    user_modules.record_modules(workdir, read_settings(config), [])
+    return [module["name"] for module in json.loads((workdir / "modules.json").read_text())]
+
+
 def test_a_set_of_the_users_own_is_read_and_named_by_the_run(write, tiny_config, tmp_path):
     load_modules(write(SET.format(name="mine")))
-    config = tiny_config({"data.name": "parallel_text,mine"})
     assert list(open_split(DataConfig(name="mine"), "valid")) == [{"text": "valid"}]
-    user_modules.record_modules(tmp_path, read_settings(config), [])
-    assert [one["name"] for one in json.loads((tmp_path / "modules.json").read_text())] == [
-        "mine.py"
-    ]
+    config = tiny_config({"data.name": "parallel_text,mine"})
+    assert recorded_names(tmp_path, config) == ["mine.py"]
 
 
 # --- Named by the run ---
@@ -294,11 +292,6 @@ def test_modules_of_the_configs_components_are_recorded(write, monkeypatch, tiny
 
     assert by_hand.VERSION == 1
     workdir = path.parent
-    user_modules.record_modules(
-        workdir, read_settings(tiny_config({"model.positions": "mine"})), []
-    )
-    assert [one["name"] for one in json.loads((workdir / "modules.json").read_text())] == [
-        "by_hand"
-    ]
+    assert recorded_names(workdir, tiny_config({"model.positions": "mine"})) == ["by_hand"]
     user_modules.record_modules(workdir, read_settings(tiny_config()), [])
     assert not (workdir / "modules.json").exists()

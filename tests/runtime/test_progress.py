@@ -7,7 +7,6 @@ import sys
 import pytest
 
 from transformer_jax.logs.run_log import Console
-from transformer_jax.runtime import progress
 from transformer_jax.runtime.progress import Progress, shown, track
 
 PACKAGE = logging.getLogger("transformer_jax")
@@ -116,17 +115,6 @@ def test_a_notebook_gets_one_line_that_updates(monkeypatch, capsys):
     assert capsys.readouterr() == ("", "warning: careful\n")
 
 
-def test_the_last_line_keeps_the_curve_and_a_part_its_title(monkeypatch):
-    cell = Cell(monkeypatch)
-    with shown():
-        progress.set_title("row 1/2")
-        train()
-        assert cell.updates[-1]["text/plain"].startswith("row 1/2 · step 200/400")
-        PACKAGE.info("best bleu 98.3")
-    assert cell.updates[-1]["text/plain"] == "best bleu 98.3"
-    assert "<svg" in cell.updates[-1]["text/html"]
-
-
 def test_a_table_of_evaluations_stays_in_the_cell(monkeypatch):
     cell = Cell(monkeypatch)
     with shown():
@@ -160,14 +148,3 @@ def test_a_lost_stderr_does_not_end_the_training(monkeypatch):
     train()
     monkeypatch.setattr(sys, "stderr", None)
     train()
-
-
-def test_a_sparkline_leaves_out_what_is_not_finite():
-    points = progress.sparkline([1.0, float("nan"), float("inf"), 0.0]).partition('points="')[2]
-    assert points.startswith('1.0,1.0 119.0,19.0"')
-    assert progress.sparkline([1.0]) == ""
-
-
-def test_durations():
-    texts = {45: "45s", 720: "12m", 3900: "1h05m", 86400: "24h00m"}
-    assert {seconds: progress.format_seconds(seconds) for seconds in texts} == texts

@@ -5,10 +5,10 @@ import os
 import platform
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
+from tests.conftest import ROOT
 from transformer_jax.runtime import startup
 
 
@@ -112,7 +112,7 @@ print(ended.stderr.count("executed"))
 def test_processes_import_from_the_current_folder_only_if_this_one_does(tmp_path, flag, counts):
     """The user's own programs do in any case."""
     (tmp_path / "argparse.py").write_text("import sys\nsys.stderr.write('executed')\n")
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     environment.pop("PYTHONSAFEPATH", None)
     words = [sys.executable, flag, "-c", CHILDREN]
     assert subprocess.check_output(words, cwd=tmp_path, env=environment, text=True) == counts

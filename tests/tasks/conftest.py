@@ -18,16 +18,12 @@ TEXT = (
     "the old man sees a dog .\nthe dog sees the old man .\n\n"
     "a young woman walks home with a dog .\nmen and women walk .\n"
 )
-MODEL = {
-    "d_model": 16,
-    "d_ff": 24,
-    "num_heads": 2,
-    "num_layers": 1,
-    "num_encoder_layers": 1,
-    "num_decoder_layers": 1,
-    "positions": "learned",
-    "max_length": 16,
-    "dtype": "float32",
+MODEL = {"d_model": 16, "d_ff": 24, "num_heads": 2, "positions": "learned", "max_length": 16}
+MODEL |= dict.fromkeys(("num_layers", "num_encoder_layers", "num_decoder_layers"), 1)
+MODEL |= {"dtype": "float32"}
+TURNS = {
+    **{"task.template": None, "task.system_turn": "{content}\n"},
+    **{"task.user_turn": "Q: {content}\n", "task.assistant_turn": "A: {content}{eos}\n"},
 }
 
 
@@ -114,24 +110,14 @@ def sums_of(batches_of):
     return make
 
 
+DECODER, ENCODER = ({"model.architecture": f"{name}_only"} for name in ("decoder", "encoder"))
+CHAT = DECODER | TURNS | {"model.max_length": 64, "data.max_length": 64}
 SMALL_TASKS = {
-    "language_modeling": ("char", {"model.architecture": "decoder_only"}, ()),
-    "instruction": (
-        "byte_bpe",
-        {
-            "model.architecture": "decoder_only",
-            "task.template": None,
-            "task.system_turn": "{content}\n",
-            "task.user_turn": "Q: {content}\n",
-            "task.assistant_turn": "A: {content}{eos}\n",
-            "model.max_length": 64,
-            "data.max_length": 64,
-        },
-        (),
-    ),
-    "masked_lm": ("wordpiece", {"model.architecture": "encoder_only"}, ()),
-    "classification": ("wordpiece", {"model.architecture": "encoder_only"}, ("label",)),
-    "tagging": ("wordpiece", {"model.architecture": "encoder_only"}, ("tags",)),
+    "language_modeling": ("char", DECODER, ()),
+    "instruction": ("byte_bpe", CHAT, ()),
+    "masked_lm": ("wordpiece", ENCODER, ()),
+    "classification": ("wordpiece", ENCODER, ("label",)),
+    "tagging": ("wordpiece", ENCODER, ("tags",)),
 }
 """Tasks that read one text: tokenizer, config changes, and sides with labels."""
 

@@ -6,6 +6,7 @@ import dataclasses
 import numpy as np
 import pytest
 
+from tests.tasks.conftest import TURNS
 from transformer_jax.conversations import conversation_to_json, parse_conversation
 from transformer_jax.tasks.base import LabelingTask, preprocess_sampled
 from transformer_jax.tasks.config import TaskConfig
@@ -14,12 +15,6 @@ from transformer_jax.tokenization import NUM_SPECIALS, SymbolTokenizer, Tokenize
 
 DECODER = {"model.architecture": "decoder_only", "model.max_length": 96, "data.max_length": 96}
 ENCODER = DECODER | {"model.architecture": "encoder_only"}
-TURNS = {
-    "task.template": None,
-    "task.system_turn": "{content}\n",
-    "task.user_turn": "Q: {content}\n",
-    "task.assistant_turn": "A: {content}{eos}\n",
-}
 SAID = {"instruction": "the old man", "output": "sees a dog"}
 EXAMPLES = {
     "classification": {"text": "the old man", "pair": "sees the dog", "label": "N"},
@@ -29,12 +24,8 @@ EXAMPLES = {
     "translation": {"source": "the old man sees a dog", "target": "a dog sees the woman"},
     "parsing": {"source": "the old man", "target": "(TOP (NP (D the) (J old) (N man)))"},
 }
-PAIRS = {
-    "model.max_length": 96,
-    "data.max_length": 16,
-    "data.max_source_length": 96,
-    "data.max_target_length": 96,
-}
+PAIRS = {"model.max_length": 96, "data.max_length": 16}
+PAIRS |= {"data.max_source_length": 96, "data.max_target_length": 96}
 CHANGES = {
     "classification": ENCODER,
     "tagging": ENCODER,

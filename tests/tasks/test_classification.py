@@ -11,7 +11,6 @@ from tests.tasks import compiled
 from transformer_jax.data.batches.pipeline import eval_batches
 from transformer_jax.errors import UserError
 from transformer_jax.inference.config import DecodeConfig
-from transformer_jax.runs.settings import DEFAULTS, Resolved
 from transformer_jax.tokenization.specials import BOS, EOS
 
 LABELS = (("label", ("no", "yes", "yes")),)
@@ -92,20 +91,6 @@ def test_a_pair_is_read_from_a_line_with_a_tab(build, random_params):
     best = int(np.argmax(logits))
     assert outputs[0].text == ["no", "yes"][best]
     assert outputs[0].score == pytest.approx(float(jax.nn.softmax(logits)[best]), rel=1e-4)
-
-
-def test_a_recurrent_model_is_refused(build):
-    with pytest.raises(UserError, match="asks for encoder_decoder or decoder_only or encoder_only"):
-        build("recurrent")
-
-
-def test_an_option_of_a_classifier_is_refused_by_other_tasks():
-    fields = {"model.architecture": "encoder_only", "model.pooler_activation": "relu"}
-    assert Resolved.of(DEFAULTS | fields | {"task.name": "masked_lm"}).unread[
-        "model.pooler_activation"
-    ]
-    unread = Resolved.of(DEFAULTS | fields | {"task.name": "classification"}).unread
-    assert "model.pooler_activation" not in unread
 
 
 def test_inputs_of_both_stacks_of_an_encoder_decoder_are_inspected(build):

@@ -3,6 +3,7 @@
 
 import contextlib
 import dataclasses
+from functools import partial
 
 import jax
 import numpy as np
@@ -185,34 +186,24 @@ def test_the_end_of_a_document_is_not_part_of_its_text():
 def test_what_an_objective_cannot_have_is_refused_by_name(build, task_with, tokenizers):
     encoder = {"model.architecture": "encoder_only"}
     both_ways = DECODER | {"model.attention_layer": "bidirectional"}
-    assert_refused(
-        {
-            "'spans' does not go with architecture 'encoder_only'; it asks for encoder_decoder": (
-                lambda: build("spans", encoder)
-            ),
-            "'causal' does not go with architecture 'encoder_decoder'": lambda: build("causal"),
-            "'masked' does not go with architecture 'decoder_only'": (
-                lambda: build("masked", DECODER)
-            ),
-            "needs 33 extra tokens for texts of 64 tokens, and the tokenizer has 16": lambda: build(
-                "spans",
-                PAIRS
-                | {"data.max_length": 64, "task.spans.rate": 0.5, "task.spans.mean_length": 1.0},
-            ),
-            "spans.mean_length is 17, and a text has 16 tokens": (
-                lambda: build("spans", PAIRS | {"task.spans.mean_length": 17.0})
-            ),
-            "rate is 0": lambda: build("spans", PAIRS | {"task.spans.rate": 0.0}),
-            "rate is 1": lambda: build("infilling", PAIRS | {"task.infilling.rate": 1.0}),
-            "objective is 'span', not one of": lambda: build("span"),
-            "'bidirectional' sees the tokens that task denoising predicts": (
-                lambda: build("spans", both_ways)
-            ),
-            "'bidirectional' sees the tokens that task language_modeling predicts": (
-                lambda: task_with(tokenizers, "language_modeling", both_ways)
-            ),
-            "there is no config.task.spans.rate": lambda: build(
-                "prefix_lm", PAIRS | {"task.spans.rate": 0.3}
-            ),
-        }
-    )
+    short = {"task.spans.rate": 0.5, "task.spans.mean_length": 1.0}
+    refused = {
+        "'spans' does not go with architecture 'encoder_only'; it asks for": ("spans", encoder),
+        "'causal' does not go with architecture 'encoder_decoder'": ("causal",),
+        "'masked' does not go with architecture 'decoder_only'": ("masked", DECODER),
+        "needs 33 extra tokens for texts of 64 tokens, and the tokenizer has 16": (
+            *("spans", PAIRS | {"data.max_length": 64} | short),
+        ),
+        "spans.mean_length is 17, and a text has 16 tokens": (
+            *("spans", PAIRS | {"task.spans.mean_length": 17.0}),
+        ),
+        "rate is 0": ("spans", PAIRS | {"task.spans.rate": 0.0}),
+        "rate is 1": ("infilling", PAIRS | {"task.infilling.rate": 1.0}),
+        "objective is 'span', not one of": ("span",),
+        "'bidirectional' sees the tokens that task denoising predicts": ("spans", both_ways),
+        "there is no config.task.spans.rate": ("prefix_lm", PAIRS | {"task.spans.rate": 0.3}),
+    }
+    calls = {words: partial(build, *arguments) for words, arguments in refused.items()}
+    causal = partial(task_with, tokenizers, "language_modeling", both_ways)
+    sees = "'bidirectional' sees the tokens that task language_modeling predicts"
+    assert_refused(calls | {sees: causal})

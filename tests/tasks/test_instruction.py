@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Instruction tuning: tokens that the loss counts, packed rows, answers, and a trained run."""
+"""Instruction tuning: tokens that the loss counts, packed rows, and answers."""
 
 import functools
 import json
-from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -12,20 +11,12 @@ import pytest
 
 import transformer_jax as tj
 from tests.tasks import compiled
+from tests.tasks.conftest import CHAT
 from transformer_jax.conversations import conversation_to_json, parse_conversation
 from transformer_jax.errors import UserError
 from transformer_jax.inference.config import DecodeConfig
 from transformer_jax.losses import token_losses
 
-QUICKSTART = Path(__file__).parents[2] / "configs" / "quickstart.py"
-OWN = {"system": "{content}\n", "user": "Q: {content}\n", "assistant": "A: {content}{eos}\n"}
-CHANGES = {
-    "model.architecture": "decoder_only",
-    "model.max_length": 64,
-    "data.max_length": 64,
-    "task.template": None,
-    **{f"task.{role}_turn": text for role, text in OWN.items()},
-}
 SAID = [("the old man", "sees a dog"), ("a dog", "walks home ."), ("men and women", "walk .")]
 
 
@@ -43,7 +34,7 @@ GREEDY = DecodeConfig(beam_size=1, max_extra_length=6)
 
 @pytest.fixture(scope="module")
 def build(tokenizers_of, task_with):
-    return functools.partial(task_with, tokenizers_of("byte_bpe"), "instruction", CHANGES)
+    return functools.partial(task_with, tokenizers_of("byte_bpe"), "instruction", CHAT)
 
 
 def test_only_logits_of_answers_have_a_gradient(task, params, monkeypatch, batches_of):
@@ -143,58 +134,14 @@ def test_parts_that_do_not_fit_together_are_refused(build):
         build(task__template="chatml")
     with pytest.raises(UserError, match="a template of one's own has three turns; set system_turn"):
         build(task__system_turn=None)
-    turns = {f"task__{role}_turn": None for role in OWN}
+    turns = {f"task__{role}_turn": None for role in ("system", "user", "assistant")}
     with pytest.raises(UserError, match="ends an answer in .*im_end.*write {content}{eos}"):
         build(task__template="chatml", **turns)
-    with pytest.raises(UserError, match="instruction does not go with architecture 'encoder_only'"):
-        build(model__architecture="encoder_only")
 
 
-# --- A run ---
-
-
-@pytest.fixture(scope="module")
-def run(tmp_path_factory, tiny_language_model):
-    """A small run, trained until it knows two answers."""
-    folder = tmp_path_factory.mktemp("instruction")
-    rows = [{"instruction": ask, "input": "", "output": answer} for ask, answer in SAID]
-    text = "".join(json.dumps(row) + "\n" for row in rows)
-    for split in ("train", "valid"):
-        (folder / f"{split}.jsonl").write_text(text * (20 if split == "train" else 1))
-    changes = {
-        name: value
-        for name, value in tiny_language_model.items()
-        if name not in ("data.documents", "data.packing")
-    }
-    changes |= {
-        "task.name": "instruction",
-        "data.name": "conversations",
-        "data.train_text": str(folder / "train.jsonl"),
-        "data.valid_text": str(folder / "valid.jsonl"),
-        "task.template": None,
-        **{f"task.{role}_turn": text for role, text in OWN.items()},
-        "model.dropout_rate": 0.0,
-        "decode.max_extra_length": 20,
-        "train.tokens_per_batch": 384,
-        "train.num_steps": 120,
-        "optimizer.learning_rate": 2e-2,
-        "eval.every_steps": 120,
-        "checkpoint.every_steps": 120,
-        "logging.every_steps": 60,
-    }
-    return tj.train(tj.config(QUICKSTART, changes), folder / "run")
-
-
-def test_it_trains_and_answers(run):
-    assert run.predict([ask for ask, _ in SAID]) == [answer for _, answer in SAID]
-    metrics = run.evaluate(split="valid")
-    assert metrics["perplexity"] < 1.5 and metrics["num_examples"] == 3
-
-
-def test_a_chat_remembers_what_was_said(run):
-    chat = tj.Chat(run)
+def test_a_chat_remembers_what_was_said(run_of):
+    chat = tj.Chat(run_of("instruction"), beam_size=1, max_extra_length=6)
     answer = "".join(chat.ask("a dog"))
-    assert answer == "walks home ."
     assert [turn.content for turn in chat.turns] == ["a dog", answer]
     "".join(chat.ask("the old man"))
     assert len(chat.turns) == 4

@@ -24,10 +24,7 @@ from transformer_jax.runs.config import override, read_settings
 from transformer_jax.runs.run import Run
 from transformer_jax.runs.settings import Origin
 from transformer_jax.tasks import TASKS
-from transformer_jax.tasks.interface import (
-    Prediction,
-    TaskKind,
-)
+from transformer_jax.tasks.interface import Prediction, TaskKind
 from transformer_jax.tasks.losses import packed_loss, row_inputs
 from transformer_jax.tokenization import Tokenizers
 from transformer_jax.tokenization.specials import EOS, PAD

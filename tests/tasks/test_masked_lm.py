@@ -13,7 +13,6 @@ from transformer_jax.inference.config import DecodeConfig
 from transformer_jax.losses import cross_entropy
 from transformer_jax.tasks.masked_lm import (
     ScheduledMasks,
-    blank_arrays,
     fill_blanks,
     restore_beyond,
 )
@@ -142,23 +141,15 @@ def test_blanks_beyond_the_row_stay(task, params):
     assert outputs[0].text.count("[MASK]") == 1 and outputs[0].text.endswith("dog [MASK]")
 
 
-def test_tokenizers_and_rows_it_cannot_use_are_refused(build):
+def test_a_tokenizer_without_a_mask_is_refused(build):
     with pytest.raises(UserError, match="asks for a tokenizer with .MASK."):
         build("char")
-    with pytest.raises(UserError, match="does not go with architecture 'decoder_only'"):
-        build(model__architecture="decoder_only")
 
 
 def test_more_outputs_than_the_vocabulary_has_pieces_are_refused(task, params):
     many = DecodeConfig(num_outputs=1000)
     with pytest.raises(UserError, match="num_outputs is 1000; the vocabulary has [0-9]+ pieces to"):
         list(task.predict(params, ["the [MASK]"], many))
-
-
-def test_blank_arrays_have_the_positions_of_the_mask():
-    batch = blank_arrays([[0, 9, 5, 9], [9, 9, 9], [7]], mask=9)
-    assert batch["places"].tolist() == [[1, 3, 0, 0], [0, 1, 2, 0], [0, 0, 0, 0]]
-    assert batch["text_segment_ids"].sum(axis=1).tolist() == [4, 3, 1]
 
 
 @pytest.mark.parametrize(

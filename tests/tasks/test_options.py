@@ -6,6 +6,7 @@ import dataclasses
 import pytest
 
 import transformer_jax as tj
+from tests.tasks.conftest import SMALL_TASKS
 from transformer_jax import tasks
 from transformer_jax.inference.config import DecodeConfig
 from transformer_jax.runs.run import Run, decode_options
@@ -22,28 +23,11 @@ from transformer_jax.tasks.preference import Preference
 from transformer_jax.tasks.tagging import Tagging
 from transformer_jax.tasks.translation import Translation
 
-TASKS = [
-    "translation",
-    "language_modeling",
-    "instruction",
-    "masked_lm",
-    "classification",
-    "tagging",
-]
+TASKS = ["translation", *SMALL_TASKS]
 VALUES = {
-    "search": "greedy",
-    "beam_size": 2,
-    "alpha": 0.1,
-    "length_penalty": "power",
-    "temperature": 0.5,
-    "top_k": 3,
-    "top_p": 0.5,
-    "seed": 3,
-    "repetition_penalty": 1.5,
-    "stop": "a",
-    "max_extra_length": 3,
-    "batch_size": 2,
-    "num_outputs": 2,
+    **{"search": "greedy", "beam_size": 2, "alpha": 0.1, "length_penalty": "power", "stop": "a"},
+    **{"temperature": 0.5, "top_k": 3, "top_p": 0.5, "seed": 3, "repetition_penalty": 1.5},
+    **{"max_extra_length": 3, "batch_size": 2, "num_outputs": 2},
 }
 
 

@@ -2,15 +2,13 @@
 """DPO: the loss against a slow reference, packing, and pairs that do not fit."""
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from tests.tasks import compiled
-from tests.tasks.test_instruction import CHANGES
+from tests.tasks.conftest import CHAT
 from transformer_jax.conversations import Turn, conversation_to_json
 from transformer_jax.errors import UserError
-from transformer_jax.tasks.preference import sum_by_segment
 
 PAIRS = [("the old man", "sees a dog", "walks"), ("a dog", "walks home .", "men and women")]
 PAIRS += [("men", "walk .", "a young woman walks home with a dog .")]
@@ -35,7 +33,7 @@ def drawn(texts):
 @pytest.fixture(scope="module")
 def build(tokenizers_of, task_with):
     def build(**fields):
-        task = task_with(tokenizers_of("byte_bpe"), "preference", CHANGES, **fields)
+        task = task_with(tokenizers_of("byte_bpe"), "preference", CHAT, **fields)
         object.__setattr__(task, "reference", drawn)
         return task
 
@@ -113,12 +111,6 @@ def test_dropout_differs_between_keys(build, params, batches_of):
     keys = [jax.random.key(i) for i in (0, 0, 1)]
     losses = {float(compiled.loss_sums(task, params, batch, key)[0]) for key in keys}
     assert len(losses) == 2
-
-
-def test_sums_by_segment():
-    ids = jnp.array([[1, 1, 2, 0], [1, 2, 3, 3]])
-    found = sum_by_segment(jnp.array([[1.0, 2.0, 4.0, 8.0], [1.0, 2.0, 4.0, 8.0]]), ids)
-    np.testing.assert_array_equal(found, [[3, 4, 0, 0], [1, 2, 12, 0]])
 
 
 def test_the_first_questions_of_long_conversations_are_left_out(task):

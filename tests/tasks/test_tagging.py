@@ -86,9 +86,3 @@ def test_an_example_whose_first_word_does_not_fit_is_overlong(tokenizers_of, tas
     assert batches.overlong >= 1
     with pytest.raises(UserError, match="each of the 1 examples is longer than a row"):
         eval_batches([long], narrow.preprocess, lengths=narrow.lengths, rows=1)
-
-
-def test_an_encoder_decoder_is_refused(tokenizers_of, task_with):
-    fields = {"model.architecture": "encoder_decoder"}
-    with pytest.raises(UserError, match="it asks for decoder_only or encoder_only"):
-        task_with(tokenizers_of("wordpiece", LABELS), "tagging", fields)

@@ -158,14 +158,6 @@ def test_a_target_of_likeliest_tokens_is_greedy(task, params, examples, features
     assert is_greedy.tolist() == [True, False]
 
 
-def test_a_score_beyond_the_positions_is_refused(settings, task):
-    model = dataclasses.replace(settings.model, positions="learned", max_length=48)
-    changed = dataclasses.replace(settings, model=model)
-    short = build.build_task(changed, build.vocab_sizes(task.tokenizers), task.tokenizers)
-    with pytest.raises(UserError, match="score: positions 'learned' reach to max_length 48, seq"):
-        short.score({}, ["man " * 60], ["Mann"], batch_size=1)
-
-
 # --- Predictions ---
 
 
@@ -199,7 +191,7 @@ def test_blank_lines_stay_in_their_places(task, params, n_best, caplog):
     found = list(task.predict(params, ["", line, " \t"], DECODE, first_line=11))
     assert [[tuple(one) for one in found[i]] for i in (0, 2)] == [[("", 0.0)]] * 2
     assert [one.text for one in found[1]] == [one.text for one in expected]
-    several = "2 of 3 lines are blank, and so are their translations: 11, 13"
+    several = "2 of 3 lines are blank, and so are their outputs: 11, 13"
     assert caplog.messages == [several]
     assert list(task.predict(params, [], DECODE)) == []
 
@@ -212,7 +204,7 @@ def test_a_very_long_line_is_cut_with_a_warning(task, params, caplog):
     )
     assert [tuple(one) for one in long] == [tuple(one) for one in longer]
     count = len(task.tokenizers["source"].encode(" ".join(words[:150])))
-    told = f"line 7 has {count} tokens; only the first 39 are translated"
+    told = f"line 7 has {count} tokens; only the first 39 are read"
     assert caplog.messages[0] == f"{told} (data.max_source_length is 40)"
     source = task._encode_source(" ".join(words), LineWarnings())
     assert (len(source), source[-1]) == (40, EOS)

@@ -14,6 +14,7 @@ def test_invalid_values_are_refused():
             "with kind byte_bpe use 260": lambda: TokenizerConfig("byte_bpe", 259),
             "with kind wordpiece use 6": lambda: TokenizerConfig("wordpiece", 5),
             "character_coverage is 0.5": lambda: TokenizerConfig(character_coverage=0.5),
+            "set path to its": lambda: TokenizerConfig("file"),
             "character_coverage is 1.01": lambda: TokenizerConfig(character_coverage=1.01),
         }
     )

@@ -41,12 +41,6 @@ def test_size_is_an_upper_bound(kind):
     assert len(vocabulary(kind, 275 if kind == "byte_bpe" else 50)) in (275, 50)
 
 
-def test_lowercase_removes_capitals_and_accents():
-    texts = ["Été Été", "ÉTÉ"]
-    assert "ete" in vocabulary("wordpiece", 30, texts, lowercase=True)
-    assert "Été" in vocabulary("wordpiece", 30, texts)
-
-
 def test_a_vocabulary_may_be_the_alphabet_alone():
     assert len(vocabulary("wordpiece", 12, ["an ant and"])) == 12
 

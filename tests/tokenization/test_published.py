@@ -169,8 +169,3 @@ def test_an_importer_stores_each_side_with_ids_of_its_own(folder_of, tmp_path):
     target = found.specials("target")
     assert (target.start, target.translation.around([9])) == (2, [8, 9, 2])
     assert found.text("source").vocab_size == found.text("target").vocab_size == 400
-
-
-def test_kind_file_requires_a_path_and_other_kinds_refuse_one():
-    with pytest.raises(ValueError, match="kind file needs an existing vocabulary; set path to its"):
-        TokenizerConfig("file")

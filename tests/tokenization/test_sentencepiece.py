@@ -90,21 +90,6 @@ def test_lone_surrogates_are_replaced(tokenizer):
     assert tokenizer.decode(tokenizer.encode("the \ud83d man")).split() == ["the", "man"]
 
 
-def test_word_kind_splits_on_spaces():
-    tokenizer = trained("word")
-    assert tokenizer.pieces(tokenizer.encode("old man sees unseen")) == [
-        "▁old",
-        "▁man",
-        "▁sees",
-        "⟨unk⟩",
-    ]
-
-
-def test_char_kind_splits_into_characters():
-    tokenizer = trained("char")
-    assert tokenizer.pieces(tokenizer.encode("old man")) == list("▁old▁man")
-
-
 LINES = """First Citizen:
 Before we proceed  any further, hear me speak.
 
@@ -122,17 +107,8 @@ def identical(kind, vocab_size, texts=(LINES,), **changes):
 @pytest.mark.parametrize("kind", ["char", "bpe", "unigram"])
 def test_identity_is_lossless(kind):
     tokenizer = identical(kind, 52)  # the largest size that unigram finds
-    for text in (
-        LINES,
-        "\n",
-        " ",
-        "",
-        "  me  ",
-        "me\n\n  we\n",
-        "we\tme ",
-        " we",
-        "\u200bwe\ufb01\u3000",
-    ):
+    few = ["\n", " ", "", "  me  ", "me\n\n  we\n", "we\tme ", " we", "\u200bwe\ufb01\u3000"]
+    for text in (LINES, *few):
         ids = tokenizer.encode(text)
         assert tokenizer.decode(ids) == text
         assert tokenizer.count_unknown(ids) == 0
@@ -187,12 +163,6 @@ def test_words_are_encoded_separately(tokenizer):
 def test_identity_encodes_words_with_the_space_before_them():
     tokenizer = identical("char", 60)
     assert tokenizer.encode_words(["we", "me"]) == [tokenizer.encode("we"), tokenizer.encode(" me")]
-
-
-def test_pickled_tokenizer_encodes_alike(tokenizer):
-    again = pickle.loads(pickle.dumps(tokenizer))
-    assert again.encode(TEXTS[1]) == tokenizer.encode(TEXTS[1])
-    assert again.vocab_size == tokenizer.vocab_size == 65
 
 
 @pytest.mark.parametrize("model", [b"", b"no model"])

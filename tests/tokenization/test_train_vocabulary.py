@@ -21,13 +21,8 @@ def vocabulary(kind, texts=TEXTS, size=None):
 
 
 @pytest.mark.parametrize("kind", TRAINED)
-def test_same_texts_give_the_same_vocabulary(kind):
+def test_same_texts_give_the_same_vocabulary_and_nothing_is_printed(kind, capfd):
     assert vocabulary(kind) == vocabulary(kind)
-
-
-@pytest.mark.parametrize("kind", TRAINED)
-def test_training_prints_nothing(kind, capfd):
-    vocabulary(kind)
     assert capfd.readouterr() == ("", "")
 
 

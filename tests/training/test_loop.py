@@ -49,16 +49,9 @@ class Parts:
         self.losses, self.grad_norms = losses or {}, grad_norms or {}
         self.events, self.records, self.saved = [], [], {}
         self.before_step = lambda step: None
+        self.before_batch = lambda: None
 
-    def loop(
-        self,
-        log_every=100,
-        evaluate_every=100,
-        save_every=100,
-        patience=None,
-        watch_every=None,
-        **more,
-    ):
+    def loop(self, log_every=100, evaluate_every=100, save_every=100, watch_every=None, **more):
         return Loop(
             train_step=self.train_step,
             to_portable=lambda state: state,
@@ -70,7 +63,7 @@ class Parts:
             utilization=lambda seconds: {"mfu": 0.1},
             profiler=Profiler("nowhere", 1, 0),
             intervals=Intervals(log_every, evaluate_every, save_every, watch_every),
-            patience=patience or Patience(),
+            patience=Patience(),
             **{"diagnostics": None, "timer": GoodputTimer()} | more,
         )
 
@@ -89,6 +82,7 @@ class Parts:
 
     # As batches.
     def __next__(self):
+        self.before_batch()
         return "batch"
 
     def get_state(self):
@@ -147,25 +141,6 @@ def test_records_evaluations_and_checkpoints_happen_at_their_intervals_and_at_th
     # Only what was evaluated has a score.
     assert parts.saved == {4: None, 8: None, 10: 20.0}
     assert parts.events[-1] == ("wait", 10)
-
-
-def test_a_step_is_saved_before_it_is_evaluated():
-    parts = Parts()
-    parts.evaluate = lambda step, params: 1 / 0
-    with pytest.raises(ZeroDivisionError):
-        parts.loop(evaluate_every=3, save_every=3).run(State(0), start=0, num_steps=10)
-    assert parts.saved == {3: None}
-
-
-def test_a_step_whose_evaluation_did_not_finish_is_evaluated_before_the_next():
-    parts = Parts()
-    parts.saved[3] = None
-    loop = parts.loop(evaluate_every=3)
-    loop.run(State(3), start=3, num_steps=4, evaluate_start=True)
-    steps = [event for event in parts.events if event[0] in ("evaluate", "dispatch")]
-    assert steps == [("evaluate", 3), ("dispatch", 4), ("evaluate", 4)]
-    assert parts.saved == {3: 13.0, 4: 14.0}
-    assert list(parts.metrics("valid")) == [3, 4]
 
 
 def test_callbacks_are_called_after_records_checkpoints_and_evaluations():
@@ -234,15 +209,6 @@ def test_sums_are_read_two_steps_late_and_on_a_cpu_one(compiling_for):
     assert events(4)[:5] == [*ahead, ("read", 1), ("dispatch", 4)]
 
 
-def test_training_ends_with_patience_and_saves_that_step():
-    parts, scores = Parts(), {2: 5.0, 4: 7.0, 6: 6.0, 8: 7.0}
-    parts.evaluate = lambda step, params: ({}, scores[step])
-    loop = parts.loop(evaluate_every=2, save_every=5, patience=Patience(2))
-    assert loop.run(State(0), start=0, num_steps=20) == State(8)
-    assert parts.saved == {2: 5.0, 4: 7.0, 5: None, 6: 6.0, 8: 7.0}
-    assert list(parts.metrics("valid")) == [2, 4, 6, 8]
-
-
 @pytest.fixture
 def pass_time(monkeypatch):
     """Function that advances the clock."""
@@ -272,31 +238,24 @@ def test_speed_excludes_evaluations_and_checkpoints(pass_time):
     assert metrics["tokens_per_s"] == 4.0
 
 
-def test_waiting_for_data_is_told_once(caplog, monkeypatch):
-    monkeypatch.setattr(GoodputTimer, "waits_for_data", True)
-    Parts().loop(log_every=1).run(State(0), start=0, num_steps=3)
-    (message,) = [text for text in caplog.messages if "wait for batches" in text]
-    assert message.endswith("raise data.num_workers")
-    monkeypatch.undo()
-    timer = GoodputTimer()
-    timer._start -= 100.0
-    timer._seconds["data"] = 10.0
-    assert not timer.waits_for_data
-    timer._seconds["data"] = 30.0
-    assert timer.waits_for_data
+def test_waiting_for_data_is_told_once_after_a_minute(caplog, pass_time):
+    for share, num_messages in ((0.15, 0), (0.25, 1)):
+        parts = Parts()
+        parts.add_workers = lambda: False
+        parts.before_batch = lambda share=share: pass_time(100 * share)
+        parts.before_step = lambda step, share=share: pass_time(100 * (1 - share))
+        parts.loop(log_every=1).run(State(0), start=0, num_steps=3)
+        messages = [text for text in caplog.messages if "wait for batches" in text]
+        assert len(messages) == num_messages
+    assert messages[0].endswith("raise data.num_workers")
 
 
-def test_waiting_steps_get_workers_until_there_are_no_more(monkeypatch, pass_time):
+def test_waiting_steps_get_workers_until_there_are_no_more(pass_time):
     parts = Parts()
 
     def train(waited, start, stop):
         """Trains with records after two steps of a second, of which `waited` is for the batch."""
-
-        def batch(self):
-            pass_time(waited)
-            return "batch"
-
-        monkeypatch.setattr(Parts, "__next__", batch)
+        parts.before_batch = lambda: pass_time(waited)
         parts.before_step = lambda step: pass_time(1.0 - waited)
         parts.loop(log_every=2).run(State(start), start=start, num_steps=stop)
         return parts.events.count("add workers")
@@ -316,14 +275,6 @@ def test_overlong_examples_are_recorded():
     parts.loop(log_every=1).run(State(1), start=1, num_steps=2)
     metrics = parts.metrics("train")[2]
     assert (metrics["overlong"], metrics["seen"]) == (3, 40)
-
-
-def test_a_resumed_loop_continues_to_count_steps():
-    parts = Parts()
-    parts.loop(log_every=2, save_every=3).run(State(5), start=5, num_steps=8)
-    assert [step for kind, step in parts.events if kind == "advance"] == [6, 7, 8]
-    assert list(parts.metrics("train")) == [6, 8]
-    assert list(parts.saved) == [6, 8]
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf])
@@ -429,17 +380,6 @@ class TestSkippedSteps:
         with pytest.raises(SpikedError, match="spiked at step 4"):
             parts.loop(save_every=4, rewinds=True).run(State(0), 0, 6)
         assert not parts.saved
-
-
-def test_diagnostics_are_computed_before_their_step():
-    parts = Parts()
-
-    def diagnose(state, rows):
-        assert rows == "batch"
-        return {"seen": state.params}
-
-    parts.loop(diagnostics=diagnose, watch_every=2).run(State(0), 0, 5)
-    assert parts.metrics("watch") == {2: {"seen": 1}, 4: {"seen": 3}}
 
 
 def test_time_without_an_activity_is_that_of_steps(pass_time):

@@ -3,8 +3,6 @@
 
 from functools import partial
 
-import jax
-import numpy as np
 import pytest
 
 from transformer_jax.training import schedules
@@ -72,15 +70,3 @@ def test_before_the_cooldown_rates_do_not_depend_on_the_length_of_the_run():
     short, long = (schedules.wsd(1e-3, 10, steps, 20) for steps in (100, 400))
     for count in range(80):
         assert float(short(count)) == float(long(count))
-
-
-@pytest.mark.parametrize(
-    "schedule",
-    [schedules.transformer(64, 10), schedules.inverse_sqrt(1.0, 10), schedules.constant(1.0, 10)]
-    + [schedules.linear(1.0, 10, 90), schedules.cosine(1.0, 10, 90)]
-    + [schedules.wsd(1.0, 10, 90, 20, 0.1)],
-)
-def test_schedules_can_be_traced(schedule):
-    counts = np.arange(0, 100, 7, dtype=np.int32)
-    expected = [float(schedule(int(count))) for count in counts]
-    np.testing.assert_allclose(jax.jit(jax.vmap(schedule))(counts), expected, rtol=1e-5, atol=1e-9)

@@ -246,7 +246,8 @@ def find_checkpoint(directory: Path, which: Which, items: Collection[str] = ITEM
         raise UserError(f"no intact checkpoint in {directory}: every one of them is damaged")
     if not str(which).isdecimal() or int(str(which)) not in folders:
         steps = ", ".join(map(str, folders))
-        raise UserError(f"no checkpoint {which} in {directory}; take latest, best, or of {steps}")
+        choices = f"latest, best or one of {steps}"
+        raise UserError(f"no checkpoint {which} in {directory}; take {choices}")
     folder = folders[int(str(which))]
     problem = manifest.find_damage_in_job(folder, items)
     if problem:

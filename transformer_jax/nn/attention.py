@@ -54,8 +54,8 @@ def scaled_dot_product_attention(
       logit_cap: c; logits x become c tanh(x / c), so that they stay below c (Gemma 2, 2024).
       dtype: dtype of the two products, unless there are few queries (`ops.dtype_for_rows`).
     """
-    logits = attention_logits(query, key, logit_bias, logit_cap, dtype)
-    return head_outputs(softmax(logits, mask), value, dtype)
+    weights = softmax(attention_logits(query, key, logit_bias, logit_cap, dtype), mask)
+    return head_outputs(weights, value, dtype)
 
 
 def attention_logits(
@@ -114,64 +114,14 @@ class MultiHeadAttention(AttentionLayer):
         if sequences.shared is not None:
             value = self.reuse(value, sequences.shared)
         query, key = encoding.rotate(query, key, sequences.positions)
-        per_key = self.per_key(x, sequences, cache)
-        shapes = self.per_key_shapes(self.config)
-        if per_key.keys() != shapes.keys():
-            raise UserError(
-                f"per_key of {file_of(self)} returned {', '.join(per_key) or 'no names'}; "
-                f"per_key_shapes has {', '.join(shapes) or 'none'}"
-            )
-        for name, carried in per_key.items():
-            require_shape(self, f"per_key, {name!r},", carried, (*x.shape[:2], *shapes[name]))
+        per_key = self._checked_per_key(x, sequences, cache)
         inputs, cache = self.self_inputs(query, key, value, sequences, cache, per_key)
-        if sequences.memory is not None:
+        if sequences.memory is None:
+            y = self.attend(x, inputs, deterministic, encoding)
+        else:  # the source's keys have no positions, and those of the past are rotated already
             inputs = inputs.and_those_of(sequences.memory.inputs(query))
-            # As in cross-attention; keys of the past are rotated already.
-            return self.attend(x, inputs, deterministic).reshape(x.shape), cache
-        return self.attend(x, inputs, deterministic, encoding).reshape(x.shape), cache
-
-    def self_inputs(
-        self,
-        query: Float[Array, "N T H K"],
-        key: Float[Array, "N T G _"],
-        value: Float[Array, "N T G V"],
-        sequences: Sequences,
-        cache: Cache | None,
-        per_key: Mapping[str, Float[Array, "N T ..."]] | None = None,
-    ) -> tuple[AttentionInputs, Cache | None]:
-        """Attention inputs of T tokens that attend to each other and to a cache, which grows."""
-        positions = sequences.positions
-        if isinstance(cache, KVCache):
-            cache = cache.append(key, value, per_key)
-            inputs = cache.inputs(query, positions)
-        else:
-            inputs = AttentionInputs(query, key, value, sequences.mask, positions, positions)
-            inputs = inputs.replace(segments=sequences.segments, per_key=per_key or {})
-        return inputs.replace(window=self.config.attention_window), cache
-
-    @classmethod
-    def init_cache(cls, config: TransformerConfig, rows: int, max_length: int) -> KVCache:
-        return KVCache.empty(config, rows, max_length).with_per_key(cls.per_key_shapes(config))
-
-    @classmethod
-    def per_key_shapes(cls, config: TransformerConfig) -> Mapping[str, tuple[int, ...]]:
-        """Shapes of the values of a token that `per_key` returns."""
-        return {}
-
-    def per_key(
-        self, x: Features, sequences: Sequences, cache: Cache | None
-    ) -> Mapping[str, Float[Array, "N T ..."]]:
-        """Computes float32 values of each token that its key carries, for `logit_bias` and
-        `visible`; with a cache, of the T tokens that continue it."""
-        return {}
-
-    def logit_bias(self, inputs: AttentionInputs) -> Float[Array, "#B #H #T #S"] | None:
-        """Computes a term that is added to the logits, besides that of the position encoding."""
-        return None
-
-    def visible(self, inputs: AttentionInputs) -> Bool[Array, "#B #H #T #S"]:
-        """Computes which keys each query sees; here, those of the mask within the window."""
-        return inputs.windowed_mask
+            y = self.attend(x, inputs, deterministic)
+        return y.reshape(x.shape), cache
 
     def cross_attend(self, x: Features, memory: Memory, deterministic: bool) -> Features:
         """Attention to the encoder's output. The beams of a sentence are more queries of it."""
@@ -214,23 +164,19 @@ class MultiHeadAttention(AttentionLayer):
     def _attend_to_all(
         self, inputs: AttentionInputs, deterministic: bool, encoding: PositionEncoding | None
     ) -> Heads:
-        """Equation 1 with the terms of the positions, holding all weights."""
+        """softmax(Q K^T / sqrt(d_k) + biases) V (equation 1), holding all weights."""
         tokens = {"query": inputs.query_positions, "key": inputs.key_positions}
         rows, length, heads = inputs.query.shape[:3]
         shape = (rows, heads, length, inputs.key.shape[1])
-        logits = self.score(inputs.query, inputs.key)  # Q K^T / sqrt(d_k)
-        require_shape(self, "score", logits, shape)
+        logits = require_shape(self, "score", self.score(inputs.query, inputs.key), shape)
         bias = None if encoding is None else encoding.logit_bias(inputs, self.relation)
         if bias is not None:
             logits += self.expose("logit_bias", bias, _WEIGHT_AXES, **tokens)
-        of_layer = self.logit_bias(inputs)
-        if of_layer is not None:
-            logits += require_broadcast(self, "logit_bias", of_layer, shape)
-        logits = soft_cap(logits, self.config.logit_cap)
-        mask = self.visible(inputs)
-        if mask is not None:
-            require_broadcast(self, "visible", mask, shape)
-        weights = self.normalize(logits, mask)
+        own_bias = self.logit_bias(inputs)
+        if own_bias is not None:
+            logits += require_broadcast(self, "logit_bias", own_bias, shape)
+        mask = require_broadcast(self, "visible", self.visible(inputs), shape)
+        weights = self.normalize(soft_cap(logits, self.config.logit_cap), mask)
         weights = self.weigh(require_shape(self, "normalize", weights, shape), deterministic)
         weights = self.expose("weights", weights, _WEIGHT_AXES, **tokens)
         outputs = head_outputs(weights, inputs.value, product_dtype(self.config.dtype))
@@ -241,13 +187,9 @@ class MultiHeadAttention(AttentionLayer):
         """Computes the logits: scaled products."""
         return attention_logits(query, key, dtype=product_dtype(self.config.dtype))
 
-    def normalize(self, logits: Weights, mask: Array | None) -> Weights:
+    def normalize(self, logits: Weights, mask: Bool[Array, "#B #H #T #S"]) -> Weights:
         """Turns logits into weights: softmax over the keys that the mask does not hide."""
         return softmax(logits, mask)
-
-    def _has_own_steps(self) -> bool:
-        steps = ("score", "normalize", "logit_bias", "visible")
-        return any(getattr(type(self), k) is not getattr(MultiHeadAttention, k) for k in steps)
 
     def weigh(self, weights: Weights, deterministic: bool) -> Weights:
         """Applies dropout to the attention weights."""
@@ -271,10 +213,6 @@ class MultiHeadAttention(AttentionLayer):
         query, key, value = self._project([self.query, self.key, self.value], x)
         return self._scale_query(query), self._normalize_key(key), value
 
-    def reuse(self, value: Float[Array, "N T G V"], shared: Any) -> Float[Array, "N T G V"]:
-        """Combines values with what the first layer shares; here it returns the values."""
-        return value
-
     def queries(self, x: Features) -> Float[Array, "N T H K"]:
         """Projects x to queries."""
         return self._scale_query(self.query(x))
@@ -288,8 +226,6 @@ class MultiHeadAttention(AttentionLayer):
 
     def _scale_query(self, query: Heads) -> Heads:
         query = self.norm_query(query) if self.config.qk_norm else query
-        if self.config.attention_scale is None:
-            return query
         return query * self.config.query_scale  # times 1 / sqrt(d_k): the `attention_scale`
 
     def _normalize_key(self, key: Heads) -> Heads:
@@ -304,6 +240,71 @@ class MultiHeadAttention(AttentionLayer):
         if platform.target().platform == "gpu" and not self.is_initializing():
             return fused_projection(maps, x)
         return [linear(x) for linear in maps]
+
+    def self_inputs(
+        self,
+        query: Float[Array, "N T H K"],
+        key: Float[Array, "N T G _"],
+        value: Float[Array, "N T G V"],
+        sequences: Sequences,
+        cache: Cache | None,
+        per_key: Mapping[str, Float[Array, "N T ..."]] | None = None,
+    ) -> tuple[AttentionInputs, Cache | None]:
+        """Attention inputs of T tokens that attend to each other and to a cache, which grows."""
+        positions = sequences.positions
+        if isinstance(cache, KVCache):
+            cache = cache.append(key, value, per_key)
+            inputs = cache.inputs(query, positions)
+        else:
+            inputs = AttentionInputs(query, key, value, sequences.mask, positions, positions)
+            inputs = inputs.replace(segments=sequences.segments, per_key=per_key or {})
+        return inputs.replace(window=self.config.attention_window), cache
+
+    @classmethod
+    def init_cache(cls, config: TransformerConfig, rows: int, max_length: int) -> KVCache:
+        return KVCache.empty(config, rows, max_length).with_per_key(cls.per_key_shapes(config))
+
+    @classmethod
+    def per_key_shapes(cls, config: TransformerConfig) -> Mapping[str, tuple[int, ...]]:
+        """Shapes of the values of a token that `per_key` returns."""
+        return {}
+
+    def per_key(
+        self, x: Features, sequences: Sequences, cache: Cache | None
+    ) -> Mapping[str, Float[Array, "N T ..."]]:
+        """Computes float32 values of each token that its key carries, for `logit_bias` and
+        `visible`; with a cache, of the T tokens that continue it."""
+        return {}
+
+    def _checked_per_key(
+        self, x: Features, sequences: Sequences, cache: Cache | None
+    ) -> Mapping[str, Float[Array, "N T ..."]]:
+        per_key = self.per_key(x, sequences, cache)
+        shapes = self.per_key_shapes(self.config)
+        if per_key.keys() != shapes.keys():
+            raise UserError(
+                f"per_key of {file_of(self)} returned {', '.join(per_key) or 'no names'}; "
+                f"per_key_shapes has {', '.join(shapes) or 'none'}"
+            )
+        for name, carried in per_key.items():
+            require_shape(self, f"per_key, {name!r},", carried, (*x.shape[:2], *shapes[name]))
+        return per_key
+
+    def logit_bias(self, inputs: AttentionInputs) -> Float[Array, "#B #H #T #S"] | None:
+        """Computes a term that is added to the logits, besides that of the position encoding."""
+        return None
+
+    def visible(self, inputs: AttentionInputs) -> Bool[Array, "#B #H #T #S"]:
+        """Computes which keys each query sees; here, those of the mask within the window."""
+        return inputs.windowed_mask
+
+    def reuse(self, value: Float[Array, "N T G V"], shared: Any) -> Float[Array, "N T G V"]:
+        """Combines values with what the first layer shares; here it returns the values."""
+        return value
+
+    def _has_own_steps(self) -> bool:
+        steps = ("score", "normalize", "logit_bias", "visible")
+        return any(getattr(type(self), k) is not getattr(MultiHeadAttention, k) for k in steps)
 
     def _fused_kernel(
         self, inputs: AttentionInputs, deterministic: bool, encoding: PositionEncoding | None
@@ -336,11 +337,8 @@ class MultiHeadAttention(AttentionLayer):
         self, inputs: AttentionInputs, encoding: PositionEncoding | None
     ) -> AttentionInputs:
         """Splits rows into blocks if a window makes that cheaper and nobody needs the weights."""
-        if encoding is None or inputs.mask is None or self.needs_weights():
-            return inputs
-        if type(self).visible is not MultiHeadAttention.visible:  # keys outside of the window too
-            return inputs
-        if not restricted_attention.saves_work(inputs, encoding.causal):
+        sees_window = type(self).visible is MultiHeadAttention.visible
+        if encoding is None or inputs.mask is None or self.needs_weights() or not sees_window:
             return inputs
         return restricted_attention.split_into_blocks(inputs, encoding.causal)
 

@@ -18,7 +18,7 @@ from transformer_jax.nn.attention_inputs import AttentionInputs
 from transformer_jax.nn.cache import Cache, KVCache
 from transformer_jax.nn.config import TransformerConfig
 from transformer_jax.nn.masks import window_mask
-from transformer_jax.nn.ops import softmax
+from transformer_jax.nn.ops import additive_scores, softmax
 from transformer_jax.nn.parameters import Parameter
 from transformer_jax.nn.sublayers import Features, Sequences
 
@@ -29,7 +29,7 @@ class AdditiveAttention(MultiHeadAttention):
     z_ij = v . tanh(q_i + k_j)
 
     Each head has its own v. The paper compares the two in section 3.2.1. It is slow: a score takes
-    K hyperbolic tangents. The gradient computes them again instead of keeping [B, T, S, H, K].
+    K hyperbolic tangents.
     """
 
     divides_tokens = False
@@ -43,16 +43,7 @@ class AdditiveAttention(MultiHeadAttention):
 
     def score(self, query: Float[Array, "B T H K"], key: Float[Array, "B S G K"]) -> Weights:
         key = jnp.repeat(key, query.shape[2] // key.shape[2], axis=2)
-        return _scores(query, key, self.energy)
-
-
-@jax.checkpoint
-def _scores(
-    query: Float[Array, "B T H K"], key: Float[Array, "B S H K"], energy: Float[Array, "H K"]
-) -> Float[Array, "B H T S"]:
-    query, key = (jnp.swapaxes(x, 1, 2).astype(jnp.float32) for x in (query, key))
-    sums = query[:, :, :, None] + key[:, :, None]  # [B, H, T, S, K]
-    return (jnp.tanh(sums) * energy[:, None, None]).sum(axis=-1)
+        return additive_scores(jnp.swapaxes(query, 1, 2), jnp.swapaxes(key, 1, 2), self.energy)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,9 +79,9 @@ class SinkAttention(MultiHeadAttention):
             self.sink = jnp.zeros(shape)
 
     def normalize(
-        self, logits: Float[Array, "B H T S"], mask: Bool[Array, "#B #H #T #S"] | None
+        self, logits: Float[Array, "B H T S"], mask: Bool[Array, "#B #H #T #S"]
     ) -> Weights:
-        logits = logits if mask is None else jnp.where(mask, logits, -jnp.inf)
+        logits = jnp.where(mask, logits, -jnp.inf)
         sink = jnp.broadcast_to(self.sink[:, None, None], (*logits.shape[:3], 1))
         weights = softmax(jnp.concatenate([logits, sink.astype(logits.dtype)], axis=-1))
         return weights[..., :-1]  # the sink has no value

@@ -101,7 +101,13 @@ class Collected:
     num_applied: int = 0
 
     def add(self, variables: Mapping[str, Any]) -> None:
-        self.sums = _merge(self.sums, sums_by_name(variables))
+        """Adds the sums of all modules of a model that was applied."""
+        leaves = jax.tree_util.tree_leaves_with_path(
+            variables.get(COLLECTION, {}), is_leaf=lambda node: isinstance(node, Loss | Metric)
+        )
+        for path, term in leaves:
+            name = path[-1].key.removeprefix(TOTAL)
+            self.sums[name] = _sum(self.sums.get(name), term)
         self.num_applied += 1
 
     def loss(
@@ -151,17 +157,6 @@ def current() -> Collected | None:
     return _current.get()
 
 
-def sums_by_name(variables: Mapping[str, Any]) -> dict[str, Loss | Metric]:
-    """Adds up the sums of all modules."""
-    sums: dict[str, Loss | Metric] = {}
-    leaves = jax.tree_util.tree_leaves_with_path(
-        variables.get(COLLECTION, {}), is_leaf=lambda node: isinstance(node, Loss | Metric)
-    )
-    for path, term in leaves:
-        sums = _merge(sums, {path[-1].key.removeprefix(TOTAL): term})
-    return sums
-
-
 def add_sums(module: nn.Module, sums: Mapping[str, Loss | Metric]) -> None:
     """Adds sums of modules that were applied apart from the others, as in `nn.layer_scan`."""
     for name, term in sums.items():
@@ -172,12 +167,6 @@ def _add(module: nn.Module, name: str, term: Loss | Metric) -> None:
     if is_collected(module):
         # The prefix keeps it apart from the names of submodules and parameters.
         module.sow(COLLECTION, TOTAL + name, term, reduce_fn=_sum, init_fn=lambda: None)
-
-
-def _merge(
-    sums: Mapping[str, Loss | Metric], more: Mapping[str, Loss | Metric]
-) -> dict[str, Loss | Metric]:
-    return {**sums, **{name: _sum(sums.get(name), term) for name, term in more.items()}}
 
 
 def _sum(total: Loss | Metric | None, term: Loss | Metric) -> Loss | Metric:

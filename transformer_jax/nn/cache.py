@@ -111,7 +111,7 @@ class Recent(struct.PyTreeNode):
         """Returns the last `count` tokens followed by T new ones, S in all, and what is left for
         the tokens after them. `real` is False for padding at the end of a row."""
         size = self.values.shape[2]
-        past = self.values.reshape(-1, *self.values.shape[2:])
+        past = self.values.reshape(len(x), *self.values.shape[2:])  # not -1: size may be 0
         row = jnp.concatenate([past.astype(x.dtype), x], axis=1)
         ends = jnp.full(len(x), x.shape[1]) if real is None else real.sum(1)
         last = jax.vmap(partial(jax.lax.dynamic_slice_in_dim, slice_size=size))(row, ends)

@@ -4,9 +4,7 @@
 B batch, T tokens, D model, V vocabulary, R rows of its table (`model.vocab_multiple`).
 """
 
-import contextlib
 import functools
-from collections.abc import Callable
 from typing import Any
 
 import flax.linen as nn
@@ -117,20 +115,6 @@ def _gather_rows_tangent(
     else:
         tangent = jnp.take(tangents[0], tokens, axis=0)
     return gather_rows(*primals, dtype), tangent.astype(dtype)
-
-
-def intercept_embeddings(
-    change: Callable[[Array], Array],
-) -> contextlib.AbstractContextManager[None]:
-    """Context: inside, models pass embedded tokens [B, T, D] through `change`, for example to
-    differentiate with respect to them."""
-
-    def intercept(method: Callable, args: tuple, kwargs: dict, context: Any) -> Any:
-        result = method(*args, **kwargs)
-        embeds = isinstance(context.module, Embedding) and context.method_name == "embed"
-        return change(result) if embeds else result
-
-    return nn.intercept_methods(intercept)
 
 
 class InputEmbedding(nn.Module):

@@ -140,11 +140,6 @@ def drop_overflow(
     return jnp.where(places <= capacity[:, None], flat, num_experts).reshape(experts.shape)
 
 
-def row_loads(experts: Int[Array, "N T k"], num_experts: int) -> Float[Array, "N E"]:
-    """Choices of each expert in each row; E, which is no expert, counts nowhere."""
-    return jax.nn.one_hot(experts, num_experts).sum((1, 2))
-
-
 def balance_loss(
     loads: Float[Array, "N E"], affinities: Float[Array, "N E"], tokens: Float[Array, " N"]
 ) -> Float[Array, " N"]:
@@ -153,13 +148,6 @@ def balance_loss(
     shares = loads / jnp.maximum(loads.sum(-1, keepdims=True), 1)
     means = affinities / jnp.maximum(tokens, 1)[:, None]
     return loads.shape[-1] * (shares * means).sum(-1)
-
-
-def load_gradient(loads: Float[Array, " E"]) -> Float[Array, " E"]:
-    """Gradient of the experts' biases: it has the sign of their load minus the mean load, which
-    alone counts (`nn.parameters`, kind "counter")."""
-    excess = loads.size * loads - loads.sum()  # whole numbers, so that the order of sums is free
-    return SIDE_GRADIENT * excess
 
 
 class Experts(FeedForwardLayer):
@@ -210,18 +198,21 @@ class Experts(FeedForwardLayer):
         self, x: Features, deterministic: bool, real: Bool[Array, "N T"] | None = None
     ) -> Features:
         o = self.config.options_of(ExpertsOptions)
-        x = jnp.asarray(x)
-        real = jnp.asarray(jnp.ones(x.shape[:2]) if real is None else real, bool)
+        real = jnp.ones(x.shape[:2], bool) if real is None else real
         logits = self.router(x)
         bias = o.bias_rate * self.router_bias_steps if o.bias_rate else None
         routing = route(logits, bias, o)
         experts = jnp.where(real[..., None], routing.experts, o.num_experts)
-        loads = row_loads(experts, o.num_experts)
+        # Choices of each expert in each row. E, which is no expert, counts nowhere.
+        loads = jax.nn.one_hot(experts, o.num_experts).sum((1, 2))
         weights = routing.weights
         if o.bias_rate:
-            gradient = load_gradient(loads.sum(0))
+            # Only the sign of the load minus the mean load counts (`nn.parameters`, "counter");
+            # whole numbers, so that the order of sums is free.
+            load = loads.sum(0)
+            gradient = SIDE_GRADIENT * (load.size * load - load.sum())
             weights = with_gradient(weights, self.router_bias_steps, gradient)
-        most = None
+        most = x.shape[1] * o.num_chosen
         if o.capacity_factor is not None and not deterministic:
             capacities = o.capacities(x.shape[1])
             experts = drop_overflow(experts, jnp.array(capacities)[real.sum(1)], o.num_experts)
@@ -257,7 +248,7 @@ class Experts(FeedForwardLayer):
         x: Features,
         experts: Int[Array, "N T k"],
         weights: Float[Array, "N T k"],
-        most: int | None,
+        most: int,
     ) -> Features:
         """`_weighted_outputs` on each device's shards."""
         gate = (self.gate,) if self.config.gated_feed_forward else ()
@@ -302,15 +293,14 @@ def _weighted_outputs(
     weights: Float[Array, "N T k"],
     kernels: tuple[Float[Array, "E _ _"], ...],
     config: TransformerConfig,
-    most: int | None,
+    most: int,
 ) -> Features:
     """Weighted sum of the chosen experts' outputs of each token. `kernels` are inner, gate (if the
     network is gated) and outer matrices; `most` bounds the choices of an expert in a row."""
     activation = ACTIVATIONS.find(config.activation)
     dtype = product_dtype(config.dtype)
     num_experts = kernels[0].shape[0]
-    most = None if most is None else most * x.shape[0] * num_experts
-    groups = group_rows(experts.reshape(-1), num_experts, most)
+    groups = group_rows(experts.reshape(-1), num_experts, most * x.shape[0] * num_experts)
     slots = spread_rows(x.reshape(-1, x.shape[-1]), groups)
     inner, *gate, outer = kernels
     hidden = grouped_product(slots, inner, groups, dtype)

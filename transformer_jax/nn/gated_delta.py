@@ -24,12 +24,11 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 from jax.typing import DTypeLike
-from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
+from jaxtyping import Array, Float, PRNGKeyArray
 
 from transformer_jax.nn.cache import Cache, Recent
 from transformer_jax.nn.config import TransformerConfig, activation_dtype
 from transformer_jax.nn.linear import Linear
-from transformer_jax.nn.masks import positions_in_segments
 from transformer_jax.nn.norms import RMSNorm, standardize
 from transformer_jax.nn.ops import einsum, product_dtype
 from transformer_jax.nn.parameters import Parameter
@@ -178,30 +177,10 @@ def _product(a: Float[Array, "*B C C"], b: Float[Array, "*B C C"]) -> Float[Arra
     return jnp.matmul(a, b, precision=jax.lax.Precision.HIGHEST)
 
 
-def l2_normalize(x: Float[Array, "*B K"], epsilon: float = 1e-6) -> Float[Array, "*B K"]:
-    """Divides x by sqrt(sum of squares + epsilon)."""
+def l2_normalize(x: Float[Array, "*B K"]) -> Float[Array, "*B K"]:
+    """Divides x by sqrt(sum of squares + 1e-6)."""
     size = x.shape[-1]  # `standardize` takes the mean of the squares
-    return standardize(x, False, epsilon / size) * size**-0.5
-
-
-def causal_convolution(
-    x: Float[Array, "N S H X"], taps: Float[Array, "W H X"], reach: Int[Array, "N T"] | None = None
-) -> Float[Array, "N T H X"]:
-    """Weighted sum of the last W tokens, for each feature: y_t = sum_{j<W} taps_{W-1-j} x_{t-j}.
-
-    Args:
-      x: the W - 1 tokens before the first, then T tokens.
-      taps: the last one weighs the token itself.
-      reach: for each token, how many tokens before it belong to its sentence; None: all.
-    """
-    width = len(taps)
-    y = jnp.zeros(())
-    for j in range(width):
-        shifted = x[:, width - 1 - j : x.shape[1] - j]
-        if reach is not None and j:
-            shifted = jnp.where((reach >= j)[..., None, None], shifted, 0)
-        y += taps[width - 1 - j] * shifted
-    return y
+    return standardize(x, False, 1e-6 / size) * size**-0.5
 
 
 def _split_chunks(x: Float[Array, "N T H ..."], size: int) -> Float[Array, "N Z H C ..."]:
@@ -296,47 +275,55 @@ class GatedDeltaNet(AttentionLayer):
     def self_attend(
         self, x: Features, sequences: Sequences, deterministic: bool, cache: Cache | None = None
     ) -> tuple[Features, Cache | None]:
-        reach = None
-        if cache is None:
-            assert sequences.segments is not None
-            reach = positions_in_segments(sequences.segments.query)
-        before = self.init_cache(self.config, len(x), 0) if cache is None else cache
-        assert isinstance(before, RecurrentCache)
-        state = before.state.reshape(len(x), *before.state.shape[2:])
-        new = {"query": self.query(x), "key": self.key(x), "value": self.value(x)}
-        rows = {name: before.inputs[name].append(new[name], sequences.real) for name in new}
-        query, key, value = (
-            nn.silu(causal_convolution(row, self.taps[name], reach))
-            for name, (row, _) in rows.items()
+        assert cache is None or isinstance(cache, RecurrentCache)
+        state = None if cache is None else cache.state.reshape(len(x), *cache.state.shape[2:])
+        recent: Mapping[str, Recent | None] = (
+            dict.fromkeys(self.taps) if cache is None else cache.inputs
         )
-        log_decay, strength = self.gates(x, reach, sequences.real)
-        query = self.expose("queries", query, _HEAD_AXES, position=sequences.positions)
-        key = self.expose("keys", key, _HEAD_AXES, position=sequences.positions)
-        value = self.expose("values", value, _HEAD_AXES, position=sequences.positions)
+        query, recent_queries = self.convolve("query", self.query(x), sequences, recent)
+        key, recent_keys = self.convolve("key", self.key(x), sequences, recent)
+        value, recent_values = self.convolve("value", self.value(x), sequences, recent)
+        log_decay, strength = self.gates(x, sequences)
+        query = self.expose("queries", nn.silu(query), _HEAD_AXES, position=sequences.positions)
+        key = self.expose("keys", nn.silu(key), _HEAD_AXES, position=sequences.positions)
+        value = self.expose("values", nn.silu(value), _HEAD_AXES, position=sequences.positions)
         heads, state = self.read(query, key, value, log_decay, strength, state)
         heads = self.norm_heads(heads) * nn.silu(self.output_gate(x).astype(jnp.float32))
         if cache is not None:
-            cache = before.replace(
-                length=before.length + x.shape[1],
-                state=state.reshape(before.state.shape),
-                inputs={name: recent for name, (_, recent) in rows.items()},
+            cache = cache.replace(
+                length=cache.length + x.shape[1],
+                state=state.reshape(cache.state.shape),
+                inputs={"query": recent_queries, "key": recent_keys, "value": recent_values},
             )
         heads = self.expose("heads", heads, _HEAD_AXES)
         return self.output(heads), cache
 
+    def convolve(
+        self,
+        name: str,
+        x: Float[Array, "N T H X"],
+        sequences: Sequences,
+        recent: Mapping[str, Recent | None],
+    ) -> tuple[Float[Array, "N T H X"], Recent | None]:
+        """Sum of the last W tokens, each feature weighted by its taps: the last one weighs the
+        token itself. Also returns the last tokens, for a cache."""
+        taps = self.taps[name][::-1]
+        tokens, last = sequences.look_back(x, len(taps) - 1, recent[name])
+        products = (tap * token for tap, token in zip(taps, tokens, strict=True))
+        return sum(products, start=jnp.zeros(())), last
+
     def gates(
-        self, x: Features, reach: Int[Array, "N T"] | None, real: Bool[Array, "N T"] | None
+        self, x: Features, sequences: Sequences
     ) -> tuple[Float[Array, "N T H"], Float[Array, "N T H"]]:
         """log alpha and beta of each token: -inf at the start of a sentence, 0 and 0 at padding."""
         log_decay = -jnp.exp(self.A_log) * nn.softplus(self.decay(x) + self.dt_bias)
         log_decay = self.expose("log_decay", log_decay, ("position", "head"))
         strength = self.expose("strength", nn.sigmoid(self.strength(x)), ("position", "head"))
-        if reach is not None:
-            log_decay = jnp.where((reach == 0)[..., None], -jnp.inf, log_decay)
-        if real is not None:
-            log_decay, strength = (
-                jnp.where(real[..., None], gate, 0) for gate in (log_decay, strength)
-            )
+        log_decay = jnp.where((sequences.positions == 0)[..., None], -jnp.inf, log_decay)
+        if sequences.real is not None:
+            real = sequences.real[..., None]
+            log_decay = jnp.where(real, log_decay, 0)
+            strength = jnp.where(real, strength, 0)
         return log_decay, strength
 
     def read(
@@ -346,14 +333,14 @@ class GatedDeltaNet(AttentionLayer):
         value: Float[Array, "N T H V"],
         log_decay: Float[Array, "N T H"],
         strength: Float[Array, "N T H"],
-        state: Float[Array, "N H V K"],
+        state: Float[Array, "N H V K"] | None,
     ) -> tuple[Float[Array, "N T H V"], Float[Array, "N H V K"]]:
         """The gated delta rule, one token at a time while decoding."""
         query = l2_normalize(query) / math.sqrt(query.shape[-1])
         shared = value.shape[2] // key.shape[2]
         query, key = (jnp.repeat(x, shared, axis=2) for x in (query, l2_normalize(key)))
         inputs = (query, key, value, log_decay, strength)
-        if query.shape[1] == 1:
+        if state is not None and query.shape[1] == 1:
             state, heads = delta_rule_step(state, *(x[:, 0] for x in inputs))
             return heads[:, None], state
         size = self.config.options_of(GatedDeltaOptions).chunk_size

@@ -49,11 +49,11 @@ def block_rows(num_rows: int, num_matrices: int) -> int:
     return min(max(MIN_ROWS, 1 << fitting.bit_length() - 1), MAX_ROWS)
 
 
-def group_rows(matrices: Int[Array, " R"], num_matrices: int, most: int | None = None) -> Groups:
+def group_rows(matrices: Int[Array, " R"], num_matrices: int, most: int) -> Groups:
     """Sorts rows by their matrix, each matrix's rows from the start of a block. A row of
     `num_matrices` or more has none; `most` bounds the number of rows that have one."""
     num_rows = matrices.shape[0]
-    most = num_rows if most is None else min(most, num_rows)
+    most = min(most, num_rows)
     block = block_rows(most, num_matrices)
     # Each matrix may leave its last block almost empty, but a block has at least one row.
     num_blocks = min((most + num_matrices * (block - 1)) // block, most)

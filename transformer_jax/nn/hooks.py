@@ -61,6 +61,20 @@ def matches_pattern(pattern: str, path: str) -> bool:
     return re.fullmatch(expression, path) is not None
 
 
+def intercept_results(
+    change: Callable[[Array], Array], cls: type[nn.Module], name: str
+) -> contextlib.AbstractContextManager[None]:
+    """Context: inside, what the method `name` of modules of a class returns passes through
+    `change`, for example to constrain its sharding."""
+
+    def intercept(method: Callable, args: tuple, kwargs: dict, context: Any) -> Any:
+        result = method(*args, **kwargs)
+        is_wanted = isinstance(context.module, cls) and context.method_name == name
+        return change(result) if is_wanted else result
+
+    return nn.intercept_methods(intercept)
+
+
 def intercept_activations(
     change: Change, wanted: Callable[[str], bool] = lambda path: True
 ) -> contextlib.AbstractContextManager[None]:
@@ -130,10 +144,9 @@ class _Interceptor:
             case RecurrentLayer(), "__call__":
                 result = method(*args, **kwargs)
                 return self._on_result(path, result, self._stack_of(path), STREAM)
-            case Residual(), "write":
-                x = method(*args, **kwargs)
-                return self._on_result(path, x, self._stack_of(path), _stream_axes(module, x))
-            case Residual(), "enter" if type(module).enter is not Residual.enter:
+            case Residual(), "enter" if type(module).enter is Residual.enter:
+                pass
+            case Residual(), "enter" | "write":
                 x = method(*args, **kwargs)
                 return self._on_result(path, x, self._stack_of(path), _stream_axes(module, x))
             case SourceAttention(), "weigh":
@@ -142,11 +155,7 @@ class _Interceptor:
                 result = method(*args, **kwargs)
                 axes = _stream_axes(module, args[0])
                 return self._on_result(path, result, self._stack_of(path), axes, args[0])
-            case AttentionLayer(), "self_attend" | "cross_attend":
-                args = self._with_input(path, args, self._stack_of(path))
-                result = method(*args, **kwargs)
-                return self._on_result(path, result, self._stack_of(path), STREAM)
-            case FeedForwardLayer(), "__call__":
+            case AttentionLayer() | FeedForwardLayer(), "self_attend" | "cross_attend" | "__call__":
                 args = self._with_input(path, args, self._stack_of(path))
                 result = method(*args, **kwargs)
                 return self._on_result(path, result, self._stack_of(path), STREAM)

@@ -27,7 +27,7 @@ LAYER_FIELDS = (
     *("qk_norm", "logit_cap", "positions", "rope_theta", "rope_scaling", "rope_factor"),
     *("feed_forward", "d_ff", "activation", "gated_feed_forward"),
 )
-"""Fields that a layer may override, besides the options of its components ("experts.top_k")."""
+"""Fields that a layer may override, and options of its components ("experts.num_chosen")."""
 
 PARAMETERS = "parameters"
 """In the overrides of a layer: index of the layer whose parameters it uses."""

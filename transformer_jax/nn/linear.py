@@ -63,7 +63,7 @@ class Linear(nn.Module):
             return kernel.product(x)
         if isinstance(kernel, AdaptedMatrix):
             key = self.make_rng("dropout") if self.has_rng("dropout") else None
-            return kernel.product(x, product_dtype(self.config.dtype), key)
+            return kernel.product(x, product_dtype(self.config.dtype), key, self.exact)
         init = _initializer(self.inputs, self.outputs, self.std)
         kernel = self.param("kernel", init, (*self.inputs, *self.outputs))
         kernel = kernel.reshape(x.shape[1], -1)

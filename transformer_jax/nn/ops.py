@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Matrix products and their dtype, the two products of attention, softmax and soft cap.
+"""Matrix products and their dtype, the products and scores of attention, softmax and soft cap.
 
 If the hardware multiplies bfloat16 (`platform.has_bfloat16_products`), `einsum` rounds both
 operands to bfloat16, the cotangent in the backward pass, and the result, after a sum in float32.
@@ -27,13 +27,7 @@ DTYPES = ("auto", "float32", "bfloat16")
 
 
 def product_dtype(name: str) -> jnp.dtype:
-    """Dtype of matrix products for a config's `model.dtype`; "auto" depends on the device.
-
-    Raises:
-      ValueError: `name` is not in DTYPES.
-    """
-    if name not in DTYPES:
-        raise ValueError(f"dtype is {name!r}, not one of {', '.join(DTYPES)}")
+    """Dtype of matrix products for a config's `model.dtype`; "auto" depends on the device."""
     if name == "auto":
         name = "bfloat16" if platform.has_bfloat16_products() else "float32"
     return jnp.dtype(name)
@@ -134,6 +128,17 @@ def head_outputs(
     sums = einsum("bhts,bhsv->bhtv", weights, value, dtype)
     sums = sums.reshape(b, groups, h // groups, t, v).transpose(0, 3, 1, 2, 4)
     return sums.reshape(b, t, h, v)
+
+
+@jax.checkpoint
+def additive_scores(
+    query: Float[Array, "*B T K"], key: Float[Array, "*B S K"], energy: Float[Array, "..."]
+) -> Float[Array, "*B T S"]:
+    """v . tanh(q_t + k_s) of all pairs (Bahdanau et al. 2015), with v [..., K] for the axes *B. The
+    gradient computes the hyperbolic tangents again instead of keeping [*B, T, S, K]."""
+    query = query.astype(jnp.float32)[..., :, None, :]
+    key = key.astype(jnp.float32)[..., None, :, :]
+    return (jnp.tanh(query + key) * energy[..., None, None, :]).sum(-1)
 
 
 @jax.custom_jvp

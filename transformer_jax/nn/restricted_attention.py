@@ -13,19 +13,14 @@ from jaxtyping import Array, Bool, Float, Shaped
 from transformer_jax.nn.attention_inputs import AttentionInputs
 
 
-def saves_work(inputs: AttentionInputs, causal: bool) -> bool:
-    """Returns True if blocks of the window's size need fewer keys than whole rows do."""
+def split_into_blocks(inputs: AttentionInputs, causal: bool) -> AttentionInputs:
+    """Splits self-attention with a window r into blocks of r queries and of M keys; whole rows do
+    not change if they have no window, no more than M keys, or those of a cache."""
+    size = inputs.window
     length = inputs.query.shape[1]
     has_cache = inputs.key.shape[1] != length
-    if inputs.window is None or has_cache:
-        return False
-    return keys_per_block(inputs.window, causal) < length
-
-
-def split_into_blocks(inputs: AttentionInputs, causal: bool) -> AttentionInputs:
-    """Splits self-attention with a window r into blocks of r queries and of M keys."""
-    size = inputs.window
-    assert size is not None
+    if size is None or has_cache or keys_per_block(size, causal) >= length:
+        return inputs
     assert inputs.query_positions is not None and inputs.key_positions is not None
     assert inputs.mask is not None
     return AttentionInputs(

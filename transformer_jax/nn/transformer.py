@@ -116,20 +116,6 @@ def residual_class(config: TransformerConfig) -> type[Residual]:
     return RESIDUALS.find(config.residual)
 
 
-def intercept_residual_stream(
-    change: Callable[[Array], Array],
-) -> contextlib.AbstractContextManager[None]:
-    """Context: inside, models pass the residual stream [B, T, ..., D] after each sublayer through
-    `change`, for example to constrain its sharding."""
-
-    def intercept(method: Callable, args: tuple, kwargs: dict, context: Any) -> Any:
-        result = method(*args, **kwargs)
-        written = isinstance(context.module, Residual) and context.method_name == "write"
-        return change(result) if written else result
-
-    return nn.intercept_methods(intercept)
-
-
 class Block(LayerPart):
     """Layer of a stack: self-attention, cross-attention and feed-forward, each in its residual
     connection; base class of the entries of `model.block`.
@@ -353,7 +339,11 @@ class Stack(nn.Module):
                 shared = apply_first_layer(self, lambda layer, stream: layer.share(stream), stream)
             sequences = sequences.replace(shared=shared)
             if is_stacked(self):
-                apply = self._layer_function(sequences, encoded, deterministic)
+
+                def apply(layer: Block, stream: Array) -> Array:
+                    memory = layer.remember(encoded) if isinstance(encoded, EncoderOutput) else None
+                    return _apply_block(layer, stream, sequences, memory, deterministic)[0]
+
                 stream = scan_layers(self, apply, stream)
             else:
                 memory = self.remember(encoded) if isinstance(encoded, EncoderOutput) else encoded
@@ -368,19 +358,6 @@ class Stack(nn.Module):
             x = require_shape(residual, "leave", left, x.shape)
             x = x if self.final_norm is None else self.final_norm(x)
         return x, tuple(cache for cache in grown if cache is not None)
-
-    @staticmethod
-    def _layer_function(
-        sequences: Sequences, encoded: EncoderOutput | tuple[Memory, ...], deterministic: bool
-    ) -> Callable[[Block, Array], Array]:
-        """Function of a layer and its input, for `scan_layers`."""
-        assert encoded == () or isinstance(encoded, EncoderOutput)
-
-        def apply(layer: Block, stream: Array) -> Array:
-            memory = layer.remember(encoded) if isinstance(encoded, EncoderOutput) else None
-            return _apply_block(layer, stream, sequences, memory, deterministic)[0]
-
-        return apply
 
 
 def _apply_block(

@@ -27,13 +27,9 @@ from transformer_jax.errors import UserError
 from transformer_jax.inference.config import DecodeConfig
 from transformer_jax.losses import LossOptions
 from transformer_jax.models import MODELS
+from transformer_jax.nn.hooks import intercept_results
 from transformer_jax.nn.per_device import use_axes, use_sharded_call
-from transformer_jax.nn.transformer import (
-    HOST,
-    intercept_residual_stream,
-    rematerialized_layers,
-    undivided_reason,
-)
+from transformer_jax.nn.transformer import HOST, Residual, rematerialized_layers, undivided_reason
 from transformer_jax.parallel import hosts, sharding
 from transformer_jax.parallel.engines import Engine, JitEngine, TrainStep, make_engine
 from transformer_jax.parallel.sharding import make_mesh, row_shards
@@ -316,7 +312,7 @@ def _update_options(
 
     def loss(params: Any, batch: Batch, rng: jax.Array | None, frozen: Frozen) -> LossSums:
         with (
-            intercept_residual_stream(engine.constrain),
+            intercept_results(engine.constrain, Residual, "write"),
             rematerialized_layers(remat),
             use_sharded_call(engine.sharded_call),
             use_axes(engine.lent_mesh),

@@ -86,11 +86,11 @@ class TextPairs(Seq2SeqTask):
         tokens = warnings.encode(tokenizer, line, number, name)
         room = max(0, self.max_source_length - frame.size())
         if not tokens:
-            message = f"{name} is blank, and so is its translation"
-            warnings.add(number, message, "are blank, and so are their translations")
+            message = f"{name} is blank, and so is its output"
+            warnings.add(number, message, "are blank, and so are their outputs")
         if len(tokens) > room:
             limit = f"(data.max_source_length is {self.max_source_length})"
-            message = f"{name} has {len(tokens)} tokens; only the first {room} are translated"
+            message = f"{name} has {len(tokens)} tokens; only the first {room} are read"
             several = f"are cut to the first {room} tokens {limit}"
             warnings.add(number, f"{message} {limit}", several)
         return frame.around(tokens[:room])

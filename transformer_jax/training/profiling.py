@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, cast
 import jax
 from jax.extend.core import Jaxpr, Literal, Var, jaxprs_in_params
 
+from transformer_jax.nn.grouped_product import count_without_padding
 from transformer_jax.nn.ops import product_dtype
 from transformer_jax.parallel.engines import CompiledStep
 from transformer_jax.runtime.platform import job_peak_flops
@@ -63,8 +64,9 @@ class Products(NamedTuple):
 
 
 def count_products(function: Callable[..., Any], *abstract: Any) -> Products:
-    """Counts the matrix products of one call."""
-    return _count(jax.make_jaxpr(function)(*abstract).jaxpr)
+    """Counts the matrix products of one call, without those of padding in experts' blocks."""
+    with count_without_padding():
+        return _count(jax.make_jaxpr(function)(*abstract).jaxpr)
 
 
 _PRODUCTS = {

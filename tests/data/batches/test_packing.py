@@ -9,9 +9,7 @@ from transformer_jax.data.batches.order import OrderedFeatures, OrderedSlices, e
 from transformer_jax.data.batches.packing import (
     LENGTH_STEP,
     Packer,
-    pad_rows,
     padded_batch,
-    rounded_length,
 )
 from transformer_jax.data.batches.token_cache import CachedPairs
 from transformer_jax.data.batches.windows import (
@@ -61,11 +59,6 @@ def test_packed_rows_are_these_arrays():
         assert group.arrays[key].dtype == np.int32
 
 
-def test_a_row_is_filled_to_the_last_slot():
-    group = packed([pair([1, 2], [3]), pair([4], [5, 6])], {"source": 3, "target": 3}, rows=1)
-    np.testing.assert_array_equal(group.arrays["target_segment_ids"], [[1, 2, 2]])
-
-
 @pytest.mark.parametrize(
     ("source", "target", "overlong"), [(3, 2, 0), (4, 1, 1), (1, 3, 1), (4, 3, 1)]
 )
@@ -79,17 +72,6 @@ def test_features_are_those_of_a_row_and_have_tokens():
         packed([pair([], [1])], {"source": 3, "target": 3}, rows=1)
     with pytest.raises(ValueError, match="got features .*source.*expected .*tokens"):
         packed([{"source": [1], "tokens": [1]}], {"tokens": 3}, rows=1)
-
-
-def test_short_rows_are_padded_with_zeros():
-    np.testing.assert_array_equal(pad_rows([[7], [8, 9, 3]], 4), [[7, 0, 0, 0], [8, 9, 3, 0]])
-    with pytest.raises(ValueError):
-        pad_rows([[1, 2, 3]], 2)
-
-
-@pytest.mark.parametrize(("longest", "steps"), [(1, 1), (LENGTH_STEP, 1), (LENGTH_STEP + 1, 2)])
-def test_lengths_are_rounded_up(longest, steps):
-    assert rounded_length([[5], [5] * longest]) == steps * LENGTH_STEP
 
 
 def test_a_padded_batch_has_the_arrays_of_a_packed_one():

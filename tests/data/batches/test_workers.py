@@ -193,25 +193,6 @@ def assert_same(found):
         assert left.dtype == right.dtype
 
 
-@pytest.mark.parametrize("make", [SharedFile.on_disk, lambda: SharedFile.in_memory(1 << 20)])
-def test_a_dumped_object_is_loaded(make):
-    file = make()
-    stored = file.dump(VALUE)
-    assert len(stored.pickled) < 1000  # the large array is in the file
-    assert_same(file.load(stored))
-    assert not file.load(stored)["arrays"][0].flags.writeable
-    assert SharedFile.on_disk().load(SharedFile.on_disk().dump("no array")) == "no array"
-
-
-def test_arrays_change_when_their_place_in_the_file_is_overwritten():
-    file = SharedFile.in_memory(4096)
-    first, second = (file.dump(np.full(10, i), start=2048 * i) for i in range(2))
-    seen = file.load(first)
-    assert (seen == 0).all() and (file.load(second) == 1).all()
-    file.dump(np.full(10, 2))
-    assert (seen == 2).all()
-
-
 def load_there(file, stored, result):
     try:
         value, three = file.load(stored)

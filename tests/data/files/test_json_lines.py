@@ -131,12 +131,8 @@ def test_multiple_choice_is_read(tmp_path):
 
 def test_a_choice_is_separated_by_one_space():
     pairs = [("a", "b"), ("a ", "b"), ("a", " b"), ("", "b")]
-    assert [context + choice_continuation(context, choice) for context, choice in pairs] == [
-        "a b",
-        "a b",
-        "a b",
-        "b",
-    ]
+    texts = [context + choice_continuation(context, choice) for context, choice in pairs]
+    assert texts == [*["a b"] * 3, "b"]
 
 
 def test_a_system_turn_beside_the_prompt_is_read(read):

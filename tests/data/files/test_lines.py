@@ -10,7 +10,6 @@ import tracemalloc
 from pathlib import Path
 from unittest.mock import Mock
 
-import pyarrow as pa
 import pytest
 
 from tests.data.writing import write
@@ -76,30 +75,12 @@ def test_a_blank_line_has_only_white_space(tmp_path, end):
     assert TextLines(write(tmp_path / "text", b"\xef\xbb\xbf")).blank_mask().tolist() == [True]
 
 
-def test_gzip_reads_as_plain(tmp_path):
-    path = write(tmp_path / "text.gz", "Grüße\nWelt\n")
-    assert list(TextLines(path)) == ["Grüße", "Welt"]
-
-
-def test_zstd_reads_as_plain(tmp_path):
-    stored = pa.compress("Grüße\nWelt\n".encode() * 1000, "zstd", asbytes=True)
-    assert list(TextLines(write(tmp_path / "text.zst", stored))) == ["Grüße", "Welt"] * 1000
-
-
 def test_a_full_disk_while_unpacking_is_a_user_error(tmp_path, monkeypatch):
     path = write(tmp_path / "text.gz", "some text\n")
     full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     monkeypatch.setattr(lines_module.shutil, "copyfileobj", Mock(side_effect=full))
     with pytest.raises(UserError, match=f"no room to unpack {path} in .*set TMPDIR"):
         TextLines(path)
-
-
-def test_lines_have_negative_indices_too(tmp_path):
-    lines = TextLines(write(tmp_path / "text", b"a\n\nc\n"))
-    assert [lines[-1], lines[-3], lines[1]] == ["c", "a", ""]
-    for index in (3, -4):
-        with pytest.raises(IndexError):
-            lines[index]
 
 
 def test_lines_do_not_depend_on_the_size_of_chunks(tmp_path, monkeypatch):

@@ -4,18 +4,16 @@
 import gzip
 import json
 import os
+from functools import partial
 
 import fsspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from tests.refusals import assert_refused
 from transformer_jax.data.config import DOCUMENTS, DataConfig
-from transformer_jax.data.files.json_lines import (
-    read_choices,
-    read_conversations,
-    read_preferences,
-)
+from transformer_jax.data.files.json_lines import read_choices, read_conversations, read_preferences
 from transformer_jax.data.files.lines import TextLines, expand_paths
 from transformer_jax.data.files.pairs import drop_blank, read_aligned, read_json_lines, read_tsv
 from transformer_jax.data.files.text import open_blocks, read_documents
@@ -30,7 +28,6 @@ TALK = '{"instruction": "Add.", "output": "3"}\n'
 ASKED = [{"role": "user", "content": "Hello?"}]
 GOOD = [{"role": "assistant", "content": "good"}]
 BAD = [{"role": "assistant", "content": "bad"}]
-OTHER = [{"role": "user", "content": "No?"}, *BAD]
 PREFERENCE = {"prompt": "Hello?", "chosen": "good", "rejected": "bad"}
 CHOICE = {"context": "The dog", "choices": ["walks.", "is a cat."], "answer": 0}
 
@@ -65,12 +62,10 @@ READ = {
     TextLines: {
         b"": "{path} is empty",
         b"one\ntwo\nth\xffree\nfour\n": "{path}, line 3: not UTF-8",
-        b"\xef\xbb\xbfone\ntwo\nth\xffree\n": "{path}, line 3: not UTF-8",
     },
     read_tsv: {
         "a\tb\none\nc\td\n": "{path}, line 2: 1 columns; expected 2: 'source', 'target'",
         "a\tb\na\tb\tc\n": "{path}, line 2: 3 columns; expected 2: 'source', 'target'",
-        "a\tb\n\nc\td\n": "{path}, line 2: 1 columns; expected 2: 'source', 'target'",
     },
     read_json_lines: {
         after(PAIR, "[]"): '{path}, line 2: write {"source": text',
@@ -79,10 +74,7 @@ READ = {
         after(PAIR, '{"source": "a"}'): '{path}, line 2: write {"source": text',
         after(PAIR, '{"source": "a", "target": 1}'): '{path}, line 2: "target" is 1, not',
         '[{"a": 1}, {"a": 2}': "{path} begins as a JSON array, but this is no JSON",
-        '[{"a": 1} {"a": 2}]': "begins as a JSON array, but this is no JSON",
-        '[{"a": 1}] {}': "begins as a JSON array, but this is no JSON",
         '[{"a": 1, "a": 2}]': "an object has the same key twice",
-        '[{"source": "a", "target": "b"}, {"source": "a}]': "begins as a JSON array, but",
         DEEP: "begins as a JSON array, but this is no JSON",
         '[{"source": "a", "target": "b"}, 3]': '{path}, row 2: write {"source"',
         json.dumps([json.loads(PAIR), {"source": 3, "target": "b"}]): 'row 2: "source" is 3, not',
@@ -108,7 +100,6 @@ READ = {
     },
     read_valid: {
         after(TALK, "{"): "{path}, line 2: this is no JSON",
-        after(TALK, DEEP): "{path}, line 2: this is no JSON",
         after(TALK, '{"instruction": "a"}'): "{path}, line 2: the last turn is no answer",
         after(TALK, '{"instruction": "a", "output": " "}'): "line 2: turn 2 is an empty answer",
     },
@@ -117,14 +108,12 @@ READ = {
     },
     lambda path: read_preferences(path, "valid"): {
         preference({"prompt": "Hello?", "chosen": "good"}): '{path}, line 2: write {"prompt": text',
-        preference(["Hello?"]): "line 2: write",
         preference({"chosen": "good", "rejected": "bad"}): "line 2: write",
         preference(prompt=ASKED + GOOD): "line 2: the last turn is not",
         preference(prompt=GOOD): "the prompt: turn 1, of role ass",
         preference(chosen=ASKED): "the last turn is of role 'user', no answer",
         preference(chosen=1): '"chosen" is neither a text',
         preference({"chosen": ASKED + GOOD, "rejected": GOOD}): '"chosen" and "rejected" differ be',
-        preference({"chosen": ASKED + GOOD, "rejected": OTHER}): '"chosen" and "rejected" differ b',
         preference(prompt="Who?", chosen=ASKED + GOOD, rejected=ASKED + BAD): (
             "the prompt differs from the turns before the last of"
         ),
@@ -138,11 +127,8 @@ READ = {
     read_choices: {
         choice(answer=2): '{path}, line 2: "answer" is 2; write 0 to 1',
         choice(answer=True): '"answer" is True',
-        choice(answer="a"): "\"answer\" is 'a'",
         choice(choices=["a"]): '"choices" are not two texts or more',
-        choice(choices=["a", ""]): '"choices" are not two texts or more',
         choice(choices="ab"): 'write {"context": text',
-        choice(context=None): 'write {"context": text',
         after(json.dumps(CHOICE) + "\n", "{"): "line 2: this is no JSON",
     },
 }
@@ -182,7 +168,7 @@ def test_compressed_files_are_whole(tmp_path, assert_refused):
     assert_refused(table | {"empty": (empty, "empty.gz is empty")})
 
 
-def test_paths_that_cannot_be_read_are_named(tmp_path, assert_refused):
+def test_paths_that_cannot_be_read_are_named(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     for name, content in (
         ("train.en", "one\n\nthree\n"),
@@ -209,31 +195,23 @@ def test_paths_that_cannot_be_read_are_named(tmp_path, assert_refused):
 
     assert_refused(
         {
-            "missing": (lines("absent"), f"cannot read {tmp_path}/absent: "),
-            "missing gzip": (lines("absent.gz"), f"cannot read {tmp_path}/absent.gz: "),
-            "a folder": (lines(""), f"cannot read {tmp_path}: "),
-            "a near name": (lines("train.enn"), f"did you mean {tmp_path}/train.en?"),
-            "a device": (lines("/dev/zero"), "/dev/zero is not a regular file"),
-            "a device once": (lines("/dev/zero", once=True), "/dev/zero is not a regular file"),
-            "a pipe": (lines("pipe"), "pipe is not a regular file; copy its content to one"),
-            "no match": (
-                lambda: expand_paths(f"{tmp_path}/*.fr", "data.train_source"),
-                "data.train_source: no file matches ",
+            f"cannot read {tmp_path}/absent: ": lines("absent"),
+            f"cannot read {tmp_path}/absent.gz: ": lines("absent.gz"),
+            f"cannot read {tmp_path}: ": lines(""),
+            f"did you mean {tmp_path}/train.en?": lines("train.enn"),
+            "/dev/zero is not a regular file": lines("/dev/zero"),
+            "/dev/zero is not a regular": lines("/dev/zero", once=True),
+            "pipe is not a regular file; copy its content to one": lines("pipe"),
+            "data.train_source: no file matches ": lambda: expand_paths(
+                f"{tmp_path}/*.fr", "data.train_source"
             ),
-            "other lengths": (
-                lambda: read_aligned(english, german),
-                f"{english} has 3 lines but {german} has 2: ",
-            ),
-            "blank pairs": (both, "no line has text on both sides in en and de"),
-            "no Parquet": (talk("a.parquet"), "a.parquet as Parquet"),
-            "another table": (talk("b.parquet"), 'b.parquet, row 1: write {"instruction": text'),
-            "columns of text": (
-                text("train.en", text_field="body"),
-                "data.text_field is 'body', but ",
-            ),
-            "no valid text": (
-                lambda: open_split(DataConfig(name="text"), "valid"),
-                "data.valid_text is not set: text needs the path of a",
+            f"{english} has 3 lines but {german} has 2: ": lambda: read_aligned(english, german),
+            "no line has text on both sides in en and de": both,
+            "a.parquet as Parquet": talk("a.parquet"),
+            'b.parquet, row 1: write {"instruction": text': talk("b.parquet"),
+            "data.text_field is 'body', but ": text("train.en", text_field="body"),
+            "data.valid_text is not set: text needs the path of a": lambda: open_split(
+                DataConfig(name="text"), "valid"
             ),
         }
     )
@@ -255,7 +233,7 @@ def test_documents_need_text(tmp_path, assert_refused):
     assert_refused(table)
 
 
-def test_blocks_that_cannot_be_read_are_named(tmp_path, monkeypatch, assert_refused):
+def test_blocks_that_cannot_be_read_are_named(tmp_path, monkeypatch):
     monkeypatch.delenv("TRANSFORMER_JAX_ALLOW_ADDRESSES", raising=False)
     for name, content in (
         ("text.txt", b"a\nb\n"),
@@ -282,42 +260,26 @@ def test_blocks_that_cannot_be_read_are_named(tmp_path, monkeypatch, assert_refu
     changed = blocks("text.txt")
     (tmp_path / "text.txt").write_text("a\nb\nc\n")
     no_column = "no text in the column 'text' (columns: body)"
-    addresses = {
-        path: (lambda path=path: blocks(path), words)
-        for path, words in {
-            "http://h/a.txt": "is no address that may be used",
-            "file:///a*.txt": "is no address that may be used",
-            "nowhere://bucket/a.txt": "is no address that may be used",
-            "zip://a.txt::s3://b/c": "chains addresses",
-            "simplecache::s3://a/b*": "chains addresses",
-        }.items()
-    }
     with pytest.MonkeyPatch.context() as patches:
         patches.setattr(fsspec.core, "url_to_fs", None)
-        assert_refused(addresses)
+        for path in ("http://h/a.txt", "file:///a*.txt", "nowhere://bucket/a.txt"):
+            assert_refused({"is no address that may be used": partial(blocks, path)})
+        for path in ("zip://a.txt::s3://b/c", "simplecache::s3://a/b*"):
+            assert_refused({"chains addresses": partial(blocks, path)})
     assert_refused(
         {
-            "changed": (
-                lambda: changed.documents(0),
-                "has changed: it had 4 bytes when this run started",
-            ),
-            "no UTF-8": (documents("bad.txt"), "not UTF-8"),
-            "a bad row": (documents("bad.jsonl"), f"a row after byte 0: {no_column}"),
-            "no Parquet": (documents("bad.parquet"), "cannot read"),
-            "no gzip": (documents("bad.gz"), "cannot read"),
-            "another table": (
-                documents("body.parquet"),
-                "body.parquet has no column 'text' (data.text_field)",
-            ),
-            "no match": (documents("*.csv"), "no file matches"),
-            "missing": (documents("none.txt"), "cannot read"),
-            "empty": (documents("empty.txt"), "is empty"),
-            "paragraphs": (split(documents="paragraph"), "may extend over two blocks"),
-            "two sets": (split(name="text,text"), "cannot be combined with other sets"),
-            "first examples": (
-                split(num_train_examples=3),
-                "cannot be combined with data.block_megabytes",
-            ),
-            "no file": (split(train_text=None), "data.train_text is not set"),
+            "has changed: it had 4 bytes when this run started": lambda: changed.documents(0),
+            "not UTF-8": documents("bad.txt"),
+            f"a row after byte 0: {no_column}": documents("bad.jsonl"),
+            f"cannot read {tmp_path}/bad.parquet": documents("bad.parquet"),
+            f"cannot read {tmp_path}/bad.gz": documents("bad.gz"),
+            "body.parquet has no column 'text' (data.text_field)": documents("body.parquet"),
+            "no file matches": documents("*.csv"),
+            f"cannot read {tmp_path}/none.txt": documents("none.txt"),
+            "is empty": documents("empty.txt"),
+            "may extend over two blocks": split(documents="paragraph"),
+            "cannot be combined with other sets": split(name="text,text"),
+            "cannot be combined with data.block_megabytes": split(num_train_examples=3),
+            "data.train_text is not set": split(train_text=None),
         }
     )

@@ -10,11 +10,7 @@ import pytest
 
 from tests.data.writing import write
 from transformer_jax.data.config import DataConfig
-from transformer_jax.data.files.json_lines import (
-    read_choices,
-    read_conversations,
-    read_preferences,
-)
+from transformer_jax.data.files.json_lines import read_choices, read_conversations, read_preferences
 from transformer_jax.data.files.pairs import read_json_lines
 from transformer_jax.data.files.rows import open_rows
 from transformer_jax.data.files.text import open_blocks, read_documents

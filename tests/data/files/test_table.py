@@ -3,6 +3,7 @@
 
 import json
 import pickle
+from functools import partial
 
 import numpy as np
 import pandas as pd
@@ -102,14 +103,10 @@ def test_what_is_no_table_is_refused(tmp_path):
             "line 2: no label in the column 'label' (columns: text); set": of(
                 '{"text": "a", "label": 1}\n{"text": "b"}', "own.jsonl"
             ),
-            "data: give a table for each split": lambda: stored_tables(pd.DataFrame(REVIEWS)),
-            "the columns of 'train' have no names": lambda: stored_tables(
-                {"train": (["a", "b"], ["x", "y"])}
-            ),
-            "'train' is no table": lambda: stored_tables({"train": 3}),
-            "no split 'trian'; they are train, valid and test": lambda: stored_tables(
-                {"trian": []}
-            ),
+            "data: give a table for each split": partial(stored_tables, pd.DataFrame(REVIEWS)),
+            "the columns of 'train' have no names": partial(stored_tables, {"train": ("a", "b")}),
+            "'train' is no table": partial(stored_tables, {"train": 3}),
+            "no split 'trian'; they are train, valid": partial(stored_tables, {"trian": []}),
         }
     )
     bad = of(f"{good}c\nd,e\n", on_bad_row="skip")

@@ -7,7 +7,10 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
+from tests.refusals import assert_refused
 from transformer_jax.data.sets.download import PublicSet, RemoteFile, download
+from transformer_jax.data.sets.pair_sets import MULTI30K, SCAN
+from transformer_jax.data.sets.text_sets import TINY_SHAKESPEARE, WIKITEXT2
 from transformer_jax.errors import UserError
 
 CONTENT = bytes(range(256)) * 1000
@@ -87,19 +90,18 @@ def test_a_failed_download_keeps_the_existing_file(server, tmp_path):
     assert (tmp_path / "file.gz").read_bytes() == b"before"
 
 
-def test_what_cannot_be_downloaded_is_refused(server, public_set, tmp_path, assert_refused):
+def test_what_cannot_be_downloaded_is_refused(server, public_set, tmp_path):
     (tmp_path / "taken").write_text("a file")
     remote = remote_file(server.url)
     other = remote_file(server.url.replace("file.gz", "other.gz"))
     nowhere = remote_file("http://127.0.0.1:9/file.gz")
     assert_refused(
         {
-            "no page": (lambda: download(other, tmp_path / "file"), "404"),
-            "no server": (lambda: download(nowhere, tmp_path / "file"), "set data.dir"),
-            "no folder": (lambda: download(remote, tmp_path / "taken" / "file"), "taken"),
-            "a user's folder without the file": (
-                lambda: public_set.path("file", str(tmp_path)),
-                f"{tmp_path} has neither file nor file.gz: set data.dir",
+            "404": lambda: download(other, tmp_path / "file"),
+            "set data.dir": lambda: download(nowhere, tmp_path / "file"),
+            "taken": lambda: download(remote, tmp_path / "taken" / "file"),
+            f"{tmp_path} has neither file nor file.gz: set data.dir": lambda: public_set.path(
+                "file", str(tmp_path)
             ),
         }
     )
@@ -135,3 +137,12 @@ def test_a_file_in_the_users_folder_is_not_verified(public_set, server, tmp_path
     (tmp_path / name).write_bytes(b"the user's own")
     assert public_set.path("file", str(tmp_path)) == str(tmp_path / name)
     assert server.requests == 0
+
+
+def test_all_downloads_are_pinned():
+    sets = (SCAN, MULTI30K, TINY_SHAKESPEARE, WIKITEXT2)
+    assert [len(public_set.files) for public_set in sets] == [6, 9, 1, 3]
+    for name, remote in (file for public_set in sets for file in public_set.files.items()):
+        last = remote.url.rpartition("/")[2].removesuffix(".gz")
+        assert name in (last, f"wiki.{last.removesuffix('.txt')}.tokens")
+        assert len(bytes.fromhex(remote.sha256)) == 32

@@ -4,6 +4,7 @@
 import pytest
 
 from tests.data.writing import write
+from tests.refusals import assert_refused
 from transformer_jax.data.config import DataConfig
 from transformer_jax.data.sets.labeled_sets import GLUE_TASKS
 from transformer_jax.data.sources import SOURCES, open_split
@@ -60,7 +61,7 @@ def test_trees_are_read(tmp_path):
     assert list(valid) == [{"source": "Oh", "target": "(TOP (UH Oh))"}]
 
 
-def test_what_cannot_be_opened_is_refused(glue, tmp_path, monkeypatch, assert_refused):
+def test_what_cannot_be_opened_is_refused(glue, tmp_path, monkeypatch):
     monkeypatch.setenv("TRANSFORMER_JAX_DATA", str(tmp_path / "empty"))
 
     def open_set(name, split, folder=glue):
@@ -69,21 +70,17 @@ def test_what_cannot_be_opened_is_refused(glue, tmp_path, monkeypatch, assert_re
 
     assert SOURCES["mrpc"].splits == ("train", "valid", "test")
     hidden = {
-        name: (open_set(name, "test"), f"{name} has no split 'test': choose one of train, valid")
+        f"{name} has no split 'test': choose one of train, valid": open_set(name, "test")
         for name in ("sst2", "cola", "rte")
     }
     assert_refused(
         hidden
         | {
-            "another header": (
-                open_set("sst2", "train", glue / "CoLA"),
-                "CoLA/train.tsv has no column 'sentence'",
+            "CoLA/train.tsv has no column 'sentence'": open_set("sst2", "train", glue / "CoLA"),
+            "line 1: 2 columns; expected 4: 'source', 'label', 'star'": open_set(
+                "cola", "valid", glue / "SST-2"
             ),
-            "other columns": (
-                open_set("cola", "valid", glue / "SST-2"),
-                "line 1: 2 columns; expected 4: 'source', 'label', 'star'",
-            ),
-            "no file of GLUE": (open_set("rte", "valid", None), "script download_glue_data.py"),
-            "no file of GUM": (open_set("pos_gum", "valid"), "neither dev.trees nor dev.trees.gz"),
+            "script download_glue_data.py": open_set("rte", "valid", None),
+            "neither dev.trees nor dev.trees.gz": open_set("pos_gum", "valid"),
         }
     )

@@ -8,6 +8,7 @@ import sys
 
 import pytest
 
+from tests.refusals import assert_refused
 from transformer_jax.data.config import DataConfig
 from transformer_jax.data.sources import open_split
 from transformer_jax.errors import UserError
@@ -52,12 +53,8 @@ def test_labels_and_second_texts_are_read(builders, tmp_path):
 @pytest.mark.parametrize(
     "name, fields, keys",
     [
-        ("lm1b", {}, {"text"}),
         ("pg19", {"text_field": "book_text"}, {"text"}),
-        ("imdb_reviews", {"label_field": "label"}, {"text", "label"}),
-        ("yelp_polarity_reviews", {"label_field": "label"}, {"text", "label"}),
         ("wiki40b/en", {}, {"text"}),
-        ("cnn_dailymail", {"text_field": "article"}, {"text"}),
         ("glue/sst2", {"text_field": "sentence", "label_field": "label"}, {"text", "label"}),
         (
             "glue/rte",
@@ -107,9 +104,6 @@ def test_translations_are_read_in_either_direction(builders, tmp_path):
     [
         ("wmt14_translate", "de", "en"),
         ("wmt14_translate/de-en", "de", "en"),
-        ("wmt14_translate", "en", "fr"),
-        ("wmt16_translate", "en", "ro"),
-        ("ted_hrlr_translate", "pt", "en"),
         ("ted_hrlr_translate", "en", "ru"),
     ],
 )
@@ -123,7 +117,7 @@ def test_public_translation_builders_are_found_with_their_languages(
             assert all(isinstance(text, str) for text in examples[0].values())
 
 
-def test_what_tfds_cannot_open_is_named(builders, tmp_path, monkeypatch, assert_refused):
+def test_what_tfds_cannot_open_is_named(builders, tmp_path, monkeypatch):
     for method in ("download", "download_and_extract"):
         monkeypatch.setattr(builders.tfds.download.DownloadManager, method, refuse)
 
@@ -135,48 +129,27 @@ def test_what_tfds_cannot_open_is_named(builders, tmp_path, monkeypatch, assert_
 
     assert_refused(
         {
-            "no name": (texts(name=None), "data.tfds_name is not set"),
-            "no builder": (texts(name="small_review"), "no builder 'small_review'"),
-            "no config of a builder": (texts(name="glue/sst3"), "no builder 'glue/sst3'"),
-            "no text field": (
-                texts(text_field="sentence"),
-                "split train has no column 'sentence' (data.text_field); its columns are 'te",
+            "data.tfds_name is not set": texts(name=None),
+            "no builder 'small_review'": texts(name="small_review"),
+            "no builder 'glue/sst3'": texts(name="glue/sst3"),
+            "split train has no column 'sentence' (data.text_field); its columns are 'te": texts(
+                text_field="sentence"
             ),
-            "default text field": (
-                texts(name="pg19"),
-                "pg19, split train has no column 'text' (data.text_field)",
+            "pg19, split train has no column 'text' (data.text_field)": texts(name="pg19"),
+            "has no column 'pair' (data.pair_field)": texts(pair_field="pair"),
+            "'opinion' is 0, not text": texts(text_field="opinion"),
+            "'score' is 0.5; a label is": texts(label_field="score"),
+            "split test, row 1: no label in the column 'opinion'": texts(
+                "test", label_field="opinion"
             ),
-            "no pair field": (
-                texts(pair_field="pair"),
-                "has no column 'pair' (data.pair_field)",
+            "data.tfds_name lm1b: split 'validation' cannot be opened": texts("valid", name="lm1b"),
+            "does not have the languages en and fr; it has de-en": translations(target="fr"),
+            "no builder 'small_translat'": translations(name="small_translat"),
+            "needs data.source_language and": translations(source=None),
+            "needs data.source_language and data.target_language together": translations(
+                target=None
             ),
-            "label as text": (texts(text_field="opinion"), "'opinion' is 0, not text"),
-            "number as label": (
-                texts(label_field="score"),
-                "'score' is 0.5; a label is",
-            ),
-            "hidden labels": (
-                texts("test", label_field="opinion"),
-                "split test, row 1: no label in the column 'opinion'",
-            ),
-            "no split of texts": (
-                texts("valid", name="lm1b"),
-                "data.tfds_name lm1b: split 'validation' cannot be opened",
-            ),
-            "no language": (
-                translations(target="fr"),
-                "does not have the languages en and fr; it has de-en",
-            ),
-            "no builder of pairs": (
-                translations(name="small_translat"),
-                "no builder 'small_translat'",
-            ),
-            "no source": (translations(source=None), "needs data.source_language and"),
-            "no target": (
-                translations(target=None),
-                "needs data.source_language and data.target_language together",
-            ),
-            "no split of pairs": (translations("test"), "split 'test' cannot be opened"),
+            "split 'test' cannot be opened": translations("test"),
         }
     )
 
@@ -269,26 +242,22 @@ def test_a_folder_of_data_files_is_read_whole_or_in_blocks(datasets, tmp_path):
     assert found == [f"text {i}" for i in range(40)]
 
 
-def test_what_hugging_face_cannot_open_is_named(folder, tmp_path, assert_refused):
+def test_what_hugging_face_cannot_open_is_named(folder, tmp_path):
     def rows(split="train", path=folder, **fields):
         return lambda: open_split(hf_config(path, **fields), split)
 
     unset = DataConfig(name="hf_dataset")
     assert_refused(
         {
-            "no set": (
-                rows(path="nobody/nothing"),
-                "data.hf_name nobody/nothing cannot be loaded",
-            ),
-            "no folder": (rows(path=tmp_path / "none"), "cannot be loaded"),
-            "no name": (lambda: open_split(unset, "train"), "data.hf_name is not set"),
-            "no split": (rows("test"), "has no split 'test'; it has train, validation"),
-            "no column": (rows(text_field="body"), "has no column 'body'"),
-            "number as text": (rows(text_field="stars"), "'stars' is 1, not text"),
-            "blocks": (rows(block_megabytes=1.0), "data.block_megabytes: the files of"),
-            "hidden labels": (
-                rows("valid", label_field="label"),
-                "split valid, row 1: no label in the column 'label'; write one",
+            "data.hf_name nobody/nothing cannot be loaded": rows(path="nobody/nothing"),
+            "cannot be loaded": rows(path=tmp_path / "none"),
+            "data.hf_name is not set": lambda: open_split(unset, "train"),
+            "has no split 'test'; it has train, validation": rows("test"),
+            "has no column 'body'": rows(text_field="body"),
+            "'stars' is 1, not text": rows(text_field="stars"),
+            "data.block_megabytes: the files of": rows(block_megabytes=1.0),
+            "split valid, row 1: no label in the column 'label'; write one": rows(
+                "valid", label_field="label"
             ),
         }
     )

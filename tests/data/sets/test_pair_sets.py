@@ -4,8 +4,9 @@
 import pytest
 
 from tests.data.writing import write
+from tests.refusals import assert_refused
 from transformer_jax.data.config import DataConfig
-from transformer_jax.data.sets.pair_sets import MULTI30K, SCAN, SCAN_SETS, assign_splits
+from transformer_jax.data.sets.pair_sets import SCAN_SETS, assign_splits
 from transformer_jax.data.sources import open_split
 from transformer_jax.errors import UserError
 
@@ -77,7 +78,7 @@ def test_commands_are_read_and_some_are_held_out(tmp_path, name):
     assert not held_out & {pair["source"] for pair in train}
 
 
-def test_an_invalid_line_is_named(tmp_path, assert_refused):
+def test_an_invalid_line_is_named(tmp_path):
     (tmp_path / "tasks_test_simple.txt").write_text("IN: jump OUT: I_JUMP\njump\tI_JUMP\n")
     (tmp_path / "deu.txt").write_text("Yes.\tJa.\nNo.\n")
 
@@ -86,18 +87,7 @@ def test_an_invalid_line_is_named(tmp_path, assert_refused):
 
     assert_refused(
         {
-            "scan": (open_set("scan_simple", "test"), "line 2: not"),
-            "tatoeba": (
-                open_set("tatoeba_de_en", "train"),
-                "deu.txt, line 2: not English<tab>German",
-            ),
+            "line 2: not": open_set("scan_simple", "test"),
+            "deu.txt, line 2: not English<tab>German": open_set("tatoeba_de_en", "train"),
         }
     )
-
-
-def test_all_downloads_are_pinned():
-    assert len(SCAN.files) == 6 and len(MULTI30K.files) == 9
-    for public_set in (SCAN, MULTI30K):
-        for name, remote in public_set.files.items():
-            assert remote.url.rpartition("/")[2].removesuffix(".gz") == name
-            assert len(bytes.fromhex(remote.sha256)) == 32

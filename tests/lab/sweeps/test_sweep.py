@@ -20,8 +20,6 @@ from transformer_jax.lab.sweeps.results import asked_of, saved_row, saved_rows
 from transformer_jax.lab.sweeps.row_training import RowSpec, _measure, _seconds, plan_row
 from transformer_jax.lab.sweeps.sweep import run_seeds, run_sweep
 from transformer_jax.lab.sweeps.tables import Row, write_tables
-from transformer_jax.nn.norms import NORMS
-from transformer_jax.runs import user_modules
 from transformer_jax.runs.config import read_settings
 from transformer_jax.runs.prepare import build_tokenizers
 from transformer_jax.runs.workdir import SWEEP, lock_workdir
@@ -228,16 +226,6 @@ BROKEN = "self.param('a', nn.initializers.ones, (1,)); self.param('a', nn.initia
 TRACED = "return x if self.is_initializing() else np.asarray(x)"
 
 
-@pytest.fixture
-def restored_norms():
-    """Undoes what a test loads and registers."""
-    entries, loaded = dict(NORMS), dict(user_modules._loaded)
-    yield
-    NORMS.restore(entries)
-    for name in set(user_modules._loaded) - set(loaded):
-        del user_modules._loaded[name], sys.modules[name]
-
-
 @pytest.mark.parametrize(
     ("text", "told"),
     [
@@ -246,7 +234,7 @@ def restored_norms():
     ],
     ids=["in its parameters", "in training"],
 )
-def test_all_models_are_traced_before_a_row_is_trained(sweep, tmp_path, restored_norms, text, told):
+def test_all_models_are_traced_before_a_row_is_trained(sweep, tmp_path, forget_modules, text, told):
     module = tmp_path / "twice.py"
     module.write_text(MODULE.format(text))
     rows = {"fine": {}, "wrong": {"model.norm": "twice"}}

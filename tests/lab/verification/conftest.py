@@ -1,17 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tiny subjects of verification."""
 
-import sys
 from pathlib import Path
 
 import pytest
 
 import transformer_jax as tj
 from transformer_jax.lab.verification.subject import Subject, shrunk
-from transformer_jax.nn.parameters import PARAMETERS
-from transformer_jax.runs import user_modules
 from transformer_jax.runs.config import nested, read_settings, resolve_file
-from transformer_jax.runs.settings import CHOICES, COMMAND
+from transformer_jax.runs.settings import COMMAND
 
 WRONG = Path(__file__).with_name("wrong_components.py")
 CONFIG = Path(__file__).parents[3] / "configs" / "tiny_shakespeare_cpu.py"
@@ -28,17 +25,8 @@ SIZES = {
 
 
 @pytest.fixture(scope="module", autouse=True)
-def forgotten():
+def forgotten(forget_modules_of_file):
     """Forgets the wrong components after the tests of a file."""
-    before = {field: dict(registry) for field, registry in CHOICES.items()}
-    rows = list(PARAMETERS)
-    known = set(user_modules._loaded)
-    yield
-    for field, registry in CHOICES.items():
-        registry.restore(before[field])
-    PARAMETERS[:] = rows
-    for name in set(user_modules._loaded) - known:
-        del user_modules._loaded[name], sys.modules[name]
 
 
 @pytest.fixture(scope="module")

@@ -13,8 +13,6 @@ from transformer_jax.cli.main import main
 from transformer_jax.lab.verification.oracles import OF_MODEL
 from transformer_jax.lab.verification.outcomes import NOT_RUN
 from transformer_jax.models import MODELS
-from transformer_jax.nn.feed_forward import ACTIVATIONS
-from transformer_jax.nn.norms import NORMS
 from transformer_jax.nn.parameters import PARAMETERS
 
 CELL = """
@@ -47,15 +45,8 @@ class Norm(nn.Module):
 """
 
 
-@pytest.fixture
-def run_cell():
-    """Runs the source of a cell; its components are removed after the test."""
-    registries = [(registry, dict(registry)) for registry in (ACTIVATIONS, NORMS)]
-    table = list(PARAMETERS)
-    yield lambda source: exec(source, {"__name__": "__main__"})
-    for registry, entries in registries:
-        registry.restore(entries)
-    PARAMETERS[:] = table
+def run_cell(source):
+    exec(source, {"__name__": "__main__"})
 
 
 def test_the_verb_finds_a_fault_and_nothing_else(flags, capfd):
@@ -86,7 +77,7 @@ def test_what_no_oracle_read_is_not_proven(flags, capfd):
     )
 
 
-def test_components_of_cells_are_verified_by_value(small_config, run_cell, caplog):
+def test_components_of_cells_are_verified_by_value(small_config, forget_modules, caplog):
     run_cell(CELL)
     small_config.model.activation = "of_a_cell"
     small_config.model.norm = "norm_of_a_cell"

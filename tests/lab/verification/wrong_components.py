@@ -12,7 +12,6 @@ import optax
 
 from transformer_jax.data.sources import SOURCES, SourceSet
 from transformer_jax.decoding import Sampler
-from transformer_jax.errors import UserError
 from transformer_jax.inference.config import CONSTRAINTS, SEARCHES
 from transformer_jax.losses import TOKEN_LOSSES, CrossEntropy
 from transformer_jax.models import MODELS
@@ -193,12 +192,6 @@ def rounded(x):
     return nn.relu(x.astype(jnp.bfloat16).astype(x.dtype))
 
 
-@ACTIVATIONS.register("same_mask")
-def same_mask(x):
-    """Drops the same features in each step."""
-    return nn.relu(x * jax.random.bernoulli(jax.random.key(0), 0.9, x.shape[-1:]))
-
-
 class StubbornCache(KVCache):
     def rewind(self, counts):
         return self
@@ -232,11 +225,6 @@ def straight_through(x):
 
 straight_through.defvjp(lambda x: (straight_through(x), None), lambda _, g: (g,))
 ACTIVATIONS.register("straight_through", straight_through)
-
-
-@ACTIVATIONS.register("unfinished")
-def unfinished(x):
-    raise UserError("this activation is not finished")
 
 
 # --- Components of other kinds ---

@@ -24,16 +24,6 @@ def embed(name, x, positions, random_params, **changes):
     return apply(encoding, variables, x, positions, method="embed"), variables
 
 
-def test_literal_values():
-    values = sinusoids(jnp.array([0, 1, 2]), d_model=4)
-    expected = [
-        [0.0, 1.0, 0.0, 1.0],
-        [0.841471, 0.540302, 0.0099998, 0.99995],  # sin 1, cos 1, sin 0.01, cos 0.01
-        [0.909297, -0.416147, 0.0199987, 0.9998],
-    ]
-    np.testing.assert_allclose(values, expected, atol=1e-6)
-
-
 @pytest.mark.parametrize("d_model", [1, 7, 512])
 def test_the_papers_formula(d_model):
     positions = [0, 3, 100]
@@ -43,14 +33,6 @@ def test_the_papers_formula(d_model):
             angle = position / 10_000 ** (2 * (i // 2) / d_model)
             expected[row, i] = math.sin(angle) if i % 2 == 0 else math.cos(angle)
     np.testing.assert_allclose(sinusoids(jnp.array(positions), d_model), expected, atol=2e-5)
-
-
-def test_sinusoids_are_added_at_each_tokens_own_position(random_params):
-    x = np.random.default_rng(1).normal(size=(1, 6, 16)).astype(np.float32)
-    y, variables = embed("sinusoidal", x, PACKED, random_params)
-    assert not variables
-    waves = np.asarray(sinusoids(jnp.arange(3), 16))
-    np.testing.assert_allclose(y, x + waves[PACKED], atol=1e-6)
 
 
 @pytest.mark.parametrize("d_model", [1, 7, 16])
@@ -76,18 +58,6 @@ def test_learned_positions_are_rows_of_a_table(random_params, offset):
     table = variables["params"]["table"]
     assert table.shape == (9 + offset, 16)
     np.testing.assert_allclose(y, x + table[PACKED + offset], atol=1e-6)
-
-
-@pytest.mark.parametrize("name", ["none", "sinusoidal", "learned"])
-def test_absolute_positions_do_not_change_attention(random_params, name):
-    encoding = POSITIONS[name](CONFIG)
-    query, key = np.ones((1, 6, 4, 4)), np.zeros((1, 6, 4, 4))
-    assert encoding.rotate(query, key, PACKED) == (query, key)
-    assert encoding.bias(np.zeros((1, 6, 6), int)) is None
-    if name == "none":
-        x = np.ones((1, 6, 16), np.float32)
-        y, variables = embed(name, x, PACKED, random_params)
-        assert not variables and np.array_equal(x, y)
 
 
 def test_only_learned_positions_are_limited():

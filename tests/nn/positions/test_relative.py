@@ -14,7 +14,7 @@ from transformer_jax.nn.attention import MultiHeadAttention, Sequences
 from transformer_jax.nn.cache import Memory
 from transformer_jax.nn.config import TransformerConfig
 from transformer_jax.nn.positions import encoding_class
-from transformer_jax.nn.positions.relative import LinearBiases, T5Buckets, alibi_slopes, t5_buckets
+from transformer_jax.nn.positions.relative import LinearBiases, T5Buckets, alibi_slopes
 
 B, T, H, G, D, K, V, CLIP = 2, 6, 4, 2, 12, 5, 3, 2
 X = np.random.default_rng(0).normal(size=(B, T, D)).astype(np.float32)
@@ -182,20 +182,6 @@ def test_a_bias_is_a_slope_times_the_distance():
         assert found[b, h, t, s] == pytest.approx(-[2**-4, 2**-8, 2**-2][h] * distance)
 
 
-def test_buckets_are_those_of_the_paper():
-    """In a decoder 32 buckets up to 128: sixteen of one distance each, then wider and wider; in an
-    encoder half of them for each direction."""
-    decoder = [*range(17), 19, 21, 24, 27, 31, 35, 40, 46, 52, 59, 67, 77, 87, 99, 113]
-    encoder = [*range(9), 12, 16, 23, 32, 46, 64, 91]
-    for causal, starts in ((True, decoder), (False, encoder)):
-        expected = np.searchsorted(starts, np.arange(300), side="right") - 1
-        found = t5_buckets(299, causal)
-        np.testing.assert_array_equal(found[299::-1], expected)
-        assert expected.max() == len(starts) - 1
-        ahead = 0 if causal else np.where(np.arange(300) > 0, expected + 16, 0)
-        np.testing.assert_array_equal(found[299:], ahead)
-
-
 def slow_bucket(distance, causal, num_buckets, max_distance):
     """Raffel et al. (2020) in the order of their code, rounded to float32 after each step."""
     ahead, side = 0, num_buckets
@@ -215,30 +201,19 @@ def slow_bucket(distance, causal, num_buckets, max_distance):
 @pytest.mark.parametrize(
     ("num_buckets", "max_distance"), [(32, 128), (32, 800), (4, 16), (33, 40), (100, 128)]
 )
-def test_other_numbers_of_buckets(random_params, causal, num_buckets, max_distance):
-    """With 800, a distance of 80 is at a bucket's boundary; an odd number leaves one unused."""
+def test_each_bucket_has_a_bias_of_each_head(random_params, causal, num_buckets, max_distance):
+    """In a decoder 32 buckets up to 128: sixteen of one distance each, then wider and wider; in an
+    encoder half of them for each direction. With 800, a distance of 80 is at a bucket's boundary;
+    an odd number leaves one unused."""
     distance = np.arange(-2000, 2001)
     expected = [slow_bucket(int(d), causal, num_buckets, max_distance) for d in distance]
-    np.testing.assert_array_equal(t5_buckets(2000, causal, num_buckets, max_distance), expected)
     config = dataclasses.replace(BIASED, num_buckets=num_buckets, max_distance=max_distance)
     encoding = T5Buckets(config, causal)
     variables = random_params(encoding, DISTANCES, method="bias")
     found = apply(encoding, variables, distance[None, None], method="bias")
     table = variables["params"]["bucket_biases"]
+    assert table.shape == (num_buckets, 3)
     np.testing.assert_array_equal(found[0, :, 0], table[expected].T)
-
-
-@pytest.mark.parametrize("causal", [False, True])
-def test_each_bucket_has_a_bias_of_each_head(random_params, causal):
-    encoding = T5Buckets(BIASED, causal)
-    variables = random_params(encoding, DISTANCES, method="bias")
-    table = variables["params"]["bucket_biases"]
-    assert table.shape == (32, 3)
-    found = apply(encoding, variables, DISTANCES, method="bias")
-    for b, h, t, s in np.ndindex(2, 3, 3, 4):
-        distance = int(KEYS[b, s]) - int(QUERIES[b, t])  # at most 7, each its own bucket
-        bucket = max(-distance, 0) if causal else abs(distance) + 16 * (distance > 0)
-        assert found[b, h, t, s] == table[bucket, h]
 
 
 @pytest.mark.parametrize(("causal", "least"), [(False, 9), (True, 17)])

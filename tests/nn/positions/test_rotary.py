@@ -16,7 +16,6 @@ from transformer_jax.nn.positions.rotary import (
     RotaryPositions,
     YarnOptions,
     rotary_frequencies,
-    rotate_pairs,
 )
 
 PLACES = np.array([[0, 1, 2, 7], [3, 0, 1, 100]])
@@ -109,10 +108,14 @@ def test_yarn_equals_transformers(factor, options, magnitude, frequencies):
     np.testing.assert_allclose(rotated[..., ::2] + 1j * rotated[..., 1::2], expected, atol=1e-4)
 
 
-def test_limits_that_exclude_each_other_are_refused():
+def test_limits_that_exclude_each_other_or_leave_nothing_are_refused():
     config = TransformerConfig(rope_scaling="llama3", rope_low_factor=4.0)
+    little = TransformerConfig(rope_fraction=0.01)
     assert_refused(
         {
+            "rope_fraction 0.01 of 64 elements of a head is no pair": lambda: rotary_frequencies(
+                little, 64
+            ),
             "beta_slow 4 is not below beta_fast 4": lambda: YarnOptions(4.0, 4.0),
             "rope_low_factor 4 is not below": lambda: rotary_frequencies(config, 64),
             "no layer has an attention_window": lambda: TransformerConfig(rope_theta_window=50.0),
@@ -142,18 +145,3 @@ def test_layers_may_have_options_of_a_scaling_of_their_own():
     rotated = encoding.of_layer(layer).rotate(x, x, PLACES)[0]
     np.testing.assert_allclose(rotated, RotaryPositions(layer).rotate(x, x, PLACES)[0])
     assert encoding.of_layer(config) is encoding
-
-
-def test_products_depend_only_on_distances():
-    query = key = np.ones((1, 1, 1, 8), np.float32)
-    speeds = rotary_frequencies(TransformerConfig(), 8)
-
-    def product(query_place, key_place):
-        places = np.array([[query_place]]), np.array([[key_place]])
-        turned = rotate_pairs(query, places[0], speeds), rotate_pairs(key, places[1], speeds)
-        return float((turned[0] * turned[1]).sum())
-
-    for distance in (-2, 0, 3):
-        expected = 2 * np.cos(distance * np.array(speeds)).sum()  # four pairs of length sqrt(2)
-        for place in (5, 25):
-            assert product(place, place - distance) == pytest.approx(expected, abs=1e-4)

@@ -8,8 +8,9 @@ import pytest
 from tests.compiled import apply, run
 from tests.nn.recurrent import recurrent_oracle as oracle
 from transformer_jax.nn.config import TransformerConfig
+from transformer_jax.nn.ops import additive_scores
 from transformer_jax.nn.recurrent.cells import CELLS
-from transformer_jax.nn.recurrent.decoder import SCORES, SourceAttention, additive_scores
+from transformer_jax.nn.recurrent.decoder import SCORES, SourceAttention
 
 CONFIG = TransformerConfig(d_model=8, num_heads=1, dtype="float32")
 RNG = np.random.default_rng(0)

@@ -29,7 +29,8 @@ from transformer_jax.lab.verification.subject import VOCAB, Subject
 from transformer_jax.models import apply_method, apply_model
 from transformer_jax.models.decoder_only import DecoderOnly
 from transformer_jax.models.encoder_decoder import Seq2Seq
-from transformer_jax.nn.embeddings import intercept_embeddings
+from transformer_jax.nn.embeddings import Embedding
+from transformer_jax.nn.hooks import intercept_results
 from transformer_jax.nn.layers import looks_ahead
 from transformer_jax.tasks.interface import ability
 
@@ -110,7 +111,7 @@ def _gradients_by_tokens(
         def shifted(x: jax.Array) -> jax.Array:
             return x + shifts[x.shape[:2]] if x.shape[:2] in shifts else x
 
-        with intercept_embeddings(shifted):
+        with intercept_results(shifted, Embedding, "embed"):
             return logits()
 
     zeros = {shape: jnp.zeros((*shape, width)) for shape in shapes}

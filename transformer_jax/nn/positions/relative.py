@@ -75,22 +75,20 @@ class T5Buckets(PositionEncoding):
 
     def bias(self, distance: Distances) -> Biases:
         reach = self.max_distance
-        index = t5_buckets(reach, self.causal, self.config.num_buckets, reach)
+        index = t5_buckets(reach, self.causal, self.config.num_buckets)
         bias_of_distance = jnp.take(self.bucket_biases, index, axis=0)  # [2 reach + 1, H]
         rows = jnp.clip(distance, -reach, reach) + reach
         return jnp.moveaxis(jnp.take(bias_of_distance, rows, axis=0), -1, 1)
 
 
-def t5_buckets(
-    reach: int, causal: bool, num_buckets: int = 32, max_distance: int = 128
-) -> Int[Array | np.ndarray, " R"]:
-    """Bucket of each distance from -reach to reach.
+def t5_buckets(max_distance: int, causal: bool, num_buckets: int) -> Int[Array | np.ndarray, " R"]:
+    """Bucket of each distance from -max_distance to max_distance.
 
     Half of the buckets of a direction hold one distance each; the other half grow geometrically up
     to `max_distance`. Unless `causal`, the second half of all buckets is for keys after the query.
     Computed in NumPy, as the logarithm of a device may round a distance into the lower bucket.
     """
-    distance = np.arange(-reach, reach + 1)
+    distance = np.arange(-max_distance, max_distance + 1)
     side = num_buckets if causal else num_buckets // 2
     ahead = 0 if causal else np.where(distance > 0, side, 0)
     distance = np.maximum(-distance, 0) if causal else np.abs(distance)

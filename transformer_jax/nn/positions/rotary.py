@@ -85,8 +85,13 @@ def rotate_pairs(
 
 def rotary_frequencies(config: TransformerConfig, key_size: int) -> Frequencies:
     """Frequency theta^(-2i / R) of each pair i, scaled by `rope_scaling`; rounded to float32 as in
-    published models."""
+    published models. ValueError if there is no pair."""
     size = int(key_size * config.rope_fraction)
+    if size < 2:
+        raise ValueError(
+            f"rope_fraction {config.rope_fraction:g} of {key_size} elements of a head is no pair, "
+            "so that nothing would be rotated"
+        )
     exponents = np.arange(0, size - 1, 2, dtype=np.float32) / np.float32(size)
     scale = SCALINGS.find(config.rope_scaling).scale
     powers = config.rope_theta ** exponents.astype(np.float64)

@@ -17,7 +17,13 @@ from jaxtyping import Array, Bool, Float, Int
 from transformer_jax.nn.config import TransformerConfig
 from transformer_jax.nn.dropout import Dropout
 from transformer_jax.nn.linear import Linear
-from transformer_jax.nn.ops import dtype_for_rows, einsum, product_dtype, softmax
+from transformer_jax.nn.ops import (
+    additive_scores,
+    dtype_for_rows,
+    einsum,
+    product_dtype,
+    softmax,
+)
 from transformer_jax.nn.recurrent.cells import Cell, State, pure_method
 from transformer_jax.nn.recurrent.encoder import select_rows, swap_time
 
@@ -132,15 +138,6 @@ class SourceAttention(nn.Module):
             return additive_scores(self.state(query), keys, self.energy)
         dtype = dtype_for_rows(query.shape[1], product_dtype(self.config.dtype))
         return einsum("bqd,bsd->bqs", query, keys, dtype)
-
-
-@jax.checkpoint
-def additive_scores(
-    query: Float[Array, "B Q D"], keys: Encoded, energy: Float[Array, " D"]
-) -> PerPair:
-    """energy . tanh(query + key) of all pairs; the backward pass computes these B Q S D again."""
-    pairs = jnp.tanh((query[:, :, None] + keys[:, None]).astype(jnp.float32))
-    return (pairs * energy).sum(-1)
 
 
 class DecoderState(struct.PyTreeNode):
