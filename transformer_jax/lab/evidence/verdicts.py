@@ -101,6 +101,14 @@ def stated_configs(configs: Mapping[str, Settings]) -> dict[str, dict[str, Any]]
     return json.loads(json.dumps(stated))  # a verdict's file has lists for tuples
 
 
+def changed_fields(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """Names of what differs between two of `stated_configs`, in which None is a value and a field
+    that is missing has its default."""
+    missing = object()
+    names = dict.fromkeys([*before, *now])
+    return [name for name in names if before.get(name, missing) != now.get(name, missing)]
+
+
 def digest_of(value: Any) -> str:
     """SHA-256 of a value of JSON."""
     text = json.dumps(value, sort_keys=True, default=str)

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from transformer_jax.errors import BusyError, UserError
-from transformer_jax.lab.evidence.verdicts import stated_configs
+from transformer_jax.lab.evidence.verdicts import changed_fields, stated_configs
 from transformer_jax.lab.night.decision import ErrorControl, Judgements, judge
 from transformer_jax.lab.night.definition import Costs, load_night, stated
 from transformer_jax.lab.night.jobs import JobError, Limits, run_job
@@ -34,7 +34,6 @@ from transformer_jax.lab.night.proposals import (
     digest_of_file,
     read_proposals,
 )
-from transformer_jax.lab.sweeps.results import differing
 from transformer_jax.runs.config import resolve_file
 from transformer_jax.runs.user_modules import failing_as
 from transformer_jax.runs.workdir import SWEEP, lock_workdir
@@ -107,10 +106,11 @@ class OpenNight:
             if not self.ledger.lines:
                 self._begin(asked)
         for line in self.ledger.lines[:1]:
-            for name, (before, now) in differing(line["asked"], asked, ignored=()).items():
+            before = line["asked"]
+            for name in changed_fields(before, asked):
                 raise UserError(
-                    f"night: {name} was {before!r} when this night began, and is now {now!r}; "
-                    "restore it, or begin another night in a new folder"
+                    f"night: {name} was {before.get(name)!r} when this night began, and is now "
+                    f"{asked.get(name)!r}; restore it, or begin another night in a new folder"
                 )
 
     def _begin(self, asked: Mapping[str, Any]) -> None:
@@ -224,7 +224,7 @@ class OpenNight:
         if checked["failing"]:
             raise JobError("oracles", "; ".join(checked["failing"]))
 
-    def _start(self, proposal: Proposal, number: int) -> Line | None:
+    def _start(self, proposal: Proposal, number: Stage) -> Line | None:
         """Adds the line with which a test beside a baseline begins; None if that is no longer the
         present one."""
         with self.ledger.adding():
