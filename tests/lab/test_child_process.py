@@ -19,10 +19,10 @@ def test_a_process_ends_with_its_block_and_when_its_stdin_closes(tmp_path, monke
     (tmp_path / "endless.py").write_text(MODULE)
     monkeypatch.syspath_prepend(tmp_path)
     errors = tmp_path / "stderr"
-    with child_process("endless", errors, None, {"WORD": "ends"}) as process:
+    with child_process("endless", b"", errors, None, {"WORD": "ends"}) as process:
         assert process.wait(60) == 0
     assert errors.read_text() == "ends\nthe end\n"
-    arguments = ("endless", errors, subprocess.PIPE, {"WORD": "endless"})
+    arguments = ("endless", b"", errors, subprocess.PIPE, {"WORD": "endless"})
     with child_process(*arguments) as process:
         assert process.stdout.readline() == b"endless\n"
     assert process.returncode == -9
@@ -30,4 +30,8 @@ def test_a_process_ends_with_its_block_and_when_its_stdin_closes(tmp_path, monke
         process.stdout.readline()
         process.stdin.close()
         assert process.wait(60) == 1
+    with child_process("nowhere", bytes(2**20), errors) as process:
+        assert process.wait(60) == 1  # without reading its work
+    assert "No module named nowhere" in describe_end(1, errors.read_text())
+    errors.write_text("a\nthe end\n")
     assert describe_end(1, errors.read_text()) == "the process ended with status 1: the end"

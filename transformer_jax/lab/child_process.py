@@ -14,6 +14,7 @@ from pathlib import Path
 @contextlib.contextmanager
 def child_process(
     module: str,
+    work: bytes,
     errors: Path,
     stdout: int | None = None,
     environment: Mapping[str, str] | None = None,
@@ -22,6 +23,7 @@ def child_process(
     `end_with_parent` ends with this process, too.
 
     Args:
+      work: what it reads from its stdin, which stays open.
       errors: file of its stderr.
       stdout: `subprocess.PIPE`; None: the same file.
       environment: variables besides those of this process.
@@ -38,10 +40,16 @@ def child_process(
             start_new_session=True,
         ) as process,
     ):
+        assert process.stdin is not None
         try:
+            with contextlib.suppress(BrokenPipeError):  # stderr says why
+                process.stdin.write(work)
+                process.stdin.flush()
             yield process
         finally:  # also if the caller is interrupted
             kill(process)
+            with contextlib.suppress(BrokenPipeError):  # what it has not read
+                process.stdin.close()
 
 
 def kill(process: subprocess.Popen[bytes]) -> None:

@@ -77,11 +77,8 @@ def run_job(kind: str, limits: Limits, **arguments: Any) -> dict[str, Any]:
         answer = Path(scratch) / "answer.json"
         errors = Path(scratch) / "stderr"
         work = json.dumps({"kind": kind, "arguments": arguments, "answer": str(answer)})
-        with hosts.catch_stops() as stops, child_process(__name__, errors) as process:
-            assert process.stdin is not None
-            with contextlib.suppress(BrokenPipeError):  # stderr says why
-                process.stdin.write(work.encode() + b"\n")
-                process.stdin.flush()  # it stays open: the process ends when it closes
+        line = f"{work}\n".encode()
+        with hosts.catch_stops() as stops, child_process(__name__, line, errors) as process:
             _wait(process, limits, stops)
         if not answer.exists():
             reason = describe_end(process.returncode, errors.read_text(errors="replace"))
