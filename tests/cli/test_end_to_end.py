@@ -152,6 +152,9 @@ def test_predict_samples_and_takes_prefixes(shell, trained_workdir, trained, tmp
     first, second = answer.out.splitlines()
     assert first.startswith("Der Hund") and not second.startswith("Der Hund")
     assert_one_line(shell(*words, stdin=b"a\n" * 3), "--prefixes", "has 2 lines, fewer than")
+    answer = shell(*words, stdin=b"a\n")
+    assert (answer.status, answer.out.count("\n")) == (2, 1)
+    assert "has 2 lines, more than the 1 of the input" in answer.err
 
 
 def test_score_prints_a_number_for_each_pair(shell, trained_workdir, trained, tmp_path):

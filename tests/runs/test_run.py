@@ -3,11 +3,13 @@
 
 import dataclasses
 import functools
+import math
 import shutil
 
 import jax
 import numpy as np
 import optax
+import pandas
 import pytest
 import scipy.special
 
@@ -40,6 +42,15 @@ def test_a_batch_is_what_the_model_takes(trained):
     np.testing.assert_allclose(found, trained.score(SOURCES, TARGETS), rtol=1e-4)
 
 
+def test_columns_of_a_table_are_texts(trained):
+    table = pandas.DataFrame({"source": SOURCES, "target": TARGETS}, index=[7, 3])
+    columns = trained.batch(table["source"], table["target"])
+    lists = trained.batch(SOURCES, TARGETS)
+    assert all((columns[name] == lists[name]).all() for name in lists)
+    predictions = trained.predict(table["source"], prefixes=table["target"])
+    assert predictions == trained.predict(SOURCES, prefixes=TARGETS)
+
+
 def test_batches_of_a_split_have_its_loss(trained):
     sums = [
         summed_loss(logits_of(trained, inputs), labels, counted)
@@ -64,6 +75,8 @@ def test_misuse_is_refused(trained):
         {
             "batch: the model reads pairs; give targets too": lambda: trained.batch(["a"]),
             "batch: sources is one text; give a list of t": lambda: trained.batch("a", "b"),
+            "score: targets[0] is nan; it must be a text": lambda: trained.score(["a"], [math.nan]),
+            "n_best takes num_outputs": lambda: trained.predict(["a"], num_outputs=2),
             "batch: 1 sources but 2 targets; give pairs": lambda: trained.batch(["a"], ["b", "c"]),
             "batch: 1 sources but 0 targets; give pairs": lambda: trained.batch(["a"], []),
             "with_params: decoder/final_norm/bias is missing": lambda: trained.with_params({}),

@@ -54,6 +54,9 @@ def test_separate_vocabularies_cover_their_own_language(tmp_path):
     assert not tokenizers.joint
     assert tokenizers["source"].count_unknown(tokenizers["source"].encode("dog")) == 0
     assert tokenizers["target"].count_unknown(tokenizers["target"].encode("dog")) == 1  # "g"
+    assert (list(tokenizers), "text" in tokenizers) == (["source", "target"], False)
+    with pytest.raises(UserError, match="there is no tokenizer 'text'; there are: source, target"):
+        tokenizers["text"]
 
 
 def test_a_run_killed_while_storing_leaves_no_folder(tmp_path, monkeypatch):

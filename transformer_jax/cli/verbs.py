@@ -227,6 +227,11 @@ def _predict(
             terminal.flush()
             first_line += len(lines)
             advance(len(lines))
+    num_lines = first_line - 1
+    if prefixes is not None and len(prefixes) > num_lines:
+        # How many lines stdin has is known at its end only.
+        length = f"has {len(prefixes)} lines, more than the {num_lines} of the input"
+        raise UserError(f"--prefixes: {prefix_file} {length}; they may belong to other lines")
 
 
 @verb(

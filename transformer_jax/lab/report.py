@@ -123,6 +123,9 @@ def difference_cells(tests: Sequence[SeedTest]) -> list[list[str]]:
     cells = [["", "metric", "difference", "95% interval", "p (Holm)", "seeds that would decide"]]
     for test in tests:
         difference = test.difference
+        needed = "-" if test.differs else "?"  # decided, or no number of seeds can be given
+        if test.seeds_to_decide is not None:
+            needed = str(test.seeds_to_decide)
         cells.append(
             [
                 shown_name(test.name),
@@ -130,7 +133,7 @@ def difference_cells(tests: Sequence[SeedTest]) -> list[list[str]]:
                 f"{difference.mean:+.4g}",
                 f"{difference.low:.4g} to {difference.high:.4g}",
                 f"{test.p_adjusted:.2g}",
-                "-" if test.seeds_to_decide is None else str(test.seeds_to_decide),
+                needed,
             ]
         )
     return cells

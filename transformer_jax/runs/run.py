@@ -8,7 +8,7 @@ import itertools
 import logging
 import math
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -275,12 +275,14 @@ class Run(Summarized):
         Arrays [B, T], padded, by the names of the model's arguments. `targets` are those of a task
         on pairs; of a language model, texts that follow.
         """
-        _require_texts("batch", sources=sources, targets=targets or [])
+        sources = _text_list("batch: sources", sources)
         if isinstance(self.model, Seq2Seq) and targets is None:
             raise UserError("batch: the model reads pairs; give targets too")
         if not sources:
             raise UserError("batch: there is no text")
-        seconds: Sequence[Any] = [None] * len(sources) if targets is None else targets
+        seconds: Sequence[Any] = [None] * len(sources)
+        if targets is not None:
+            seconds = _text_list("batch: targets", targets)
         _require_pairs("batch", sources, seconds)
         pairs = zip(sources, seconds, strict=True)
         rows = [self.model_inputs(source, target).inputs for source, target in pairs]
@@ -339,6 +341,8 @@ class Run(Summarized):
 
         With `prefixes`, one a line, each output starts with its prefix.
         """
+        if "num_outputs" in decode:
+            raise UserError("predict: it returns one output a line; n_best takes num_outputs")
         predictions = self.n_best(lines, prefixes=prefixes, **decode)
         return [outputs[0].text for outputs in predictions]
 
@@ -353,13 +357,14 @@ class Run(Summarized):
 
         Lines are numbered from `first_line`, in warnings and in the seeds of samples.
         """
-        _require_texts("predict", lines=lines, prefixes=prefixes or [])
+        lines = _text_list("predict: lines", lines)
         options = self._decode("predict", decode)
         task, params = self.with_decoding(options)
         if prefixes is None:
             predict = functools.partial(task.predict, params, lines)
         else:
             with_prefixes = ability(task, "predict_with_prefixes")
+            prefixes = _text_list("predict: prefixes", prefixes)
             if len(prefixes) != len(lines):
                 raise UserError(f"{len(lines)} lines but {len(prefixes)} prefixes; give one a line")
             predict = functools.partial(with_prefixes, params, lines, prefixes)
@@ -383,7 +388,8 @@ class Run(Summarized):
     def pair_scores(self, sources: Sequence[str], targets: Sequence[str]) -> list[PairScore]:
         """Scores pairs like `score`, and whether greedy search generates each target."""
         score_pairs = ability(self.task, "score")
-        _require_texts("score", sources=sources, targets=targets)
+        sources = _text_list("score: sources", sources)
+        targets = _text_list("score: targets", targets)
         _require_pairs("score", sources, targets)
         batch_size = self.settings.decode.batch_size
         with self.naming_layer(sources):
@@ -395,8 +401,8 @@ class Run(Summarized):
     def embed(self, lines: Sequence[str]) -> np.ndarray:
         """The vector of each line, float32 [N, D], as `task.pooling` and `task.normalize` say."""
         embed = ability(self.task, "embed")
-        _require_texts("embed", lines=lines)
-        vectors: np.ndarray = embed(self.params, lines, self.settings.decode.batch_size)
+        texts = _text_list("embed: lines", lines)
+        vectors: np.ndarray = embed(self.params, texts, self.settings.decode.batch_size)
         return vectors
 
     def evaluate(
@@ -538,11 +544,22 @@ def _reset_other_searches(overrides: Mapping[str, Any]) -> dict[str, Any]:
     return {name: getattr(DecodeConfig, name) for name in names - set(overrides)}
 
 
-def _require_texts(use: str, **arguments: Sequence[str]) -> None:
-    """Raises UserError for one text in place of a list: its characters would become the texts."""
-    for name, texts in arguments.items():
-        if isinstance(texts, str):
-            raise UserError(f"{use}: {name} is one text; give a list of texts")
+def _text_list(name: str, texts: Iterable[str]) -> list[str]:
+    """Returns the texts of a caller, who may have a column of a DataFrame or an array, as a list.
+
+    Raises:
+      UserError: it is one text, whose characters would become the texts, or an element is no text,
+        as the NaN of an empty cell.
+    """
+    if isinstance(texts, str):
+        raise UserError(f"{name} is one text; give a list of texts")
+    text_list = list(texts)
+    for i, text in enumerate(text_list):
+        if not isinstance(text, str):
+            raise UserError(
+                f"{name}[{i}] is {text!r}; give texts, an empty one where there is none"
+            )
+    return text_list
 
 
 def _require_pairs(use: str, sources: Sequence[str], targets: Sequence[Any]) -> None:

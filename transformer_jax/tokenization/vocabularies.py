@@ -16,7 +16,7 @@ import random
 import re
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain
@@ -91,7 +91,12 @@ class Tokenizers(Summarized):
         return replace(self, sides=sides)
 
     def __getitem__(self, side: str) -> Tokenizer | Labels:
+        if side not in self.sides:
+            raise UserError(f"there is no tokenizer {side!r}; there are: {', '.join(self.sides)}")
         return self.sides[side]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.sides)
 
     def text(self, side: str) -> Tokenizer:
         """Tokenizer of a side of text."""

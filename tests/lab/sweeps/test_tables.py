@@ -7,6 +7,7 @@ import math
 
 import pytest
 
+from transformer_jax.lab.report import difference_cells
 from transformer_jax.lab.sweeps.tables import (
     Row,
     Rows,
@@ -17,6 +18,7 @@ from transformer_jax.lab.sweeps.tables import (
     as_text_with_differences,
     differences,
 )
+from transformer_jax.scoring import statistics
 
 ROWS = [
     Row("base", {"loss": [1.0, 2.0, 3.0], "bleu": [30.0, 31.0, 32.5]}, 1_234_567, 9876.5, 90.0),
@@ -74,6 +76,12 @@ def test_rows_of_the_same_seeds_are_pairs():
     assert "paired t over seeds" in as_text([base, shifted])
     (test,) = differences([base, shifted.first_seeds(2)])
     assert test.difference.test == "Welch" and not test.differs
+
+
+def test_a_difference_that_no_number_of_seeds_decides_is_not_shown_as_decided():
+    values = {"base": [1.0, 2.0, 3.1], "far": [11.0, 12.0, 13.2], "same": [2.0, 3.1, 1.0]}
+    _, far, same = difference_cells(statistics.compare_seeds("loss", values))
+    assert (far[-1], same[-1]) == ("-", "?")
 
 
 def test_differences_have_intervals_and_the_seeds_that_would_decide():
