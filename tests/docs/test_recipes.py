@@ -19,6 +19,7 @@ import pytest
 
 import transformer_jax as tj
 from tests.compiled import decode
+from tests.conftest import records_of
 from tests.lab.analysis.drawn import TOKENS, reading_of
 from transformer_jax.cli.parser import parse
 from transformer_jax.data.sources import open_split
@@ -94,10 +95,6 @@ def use(tmp_path, tiny_config, forget_modules):
     return use_recipes
 
 
-def records_of(run):
-    return [*map(json.loads, (run.workdir / "metrics.jsonl").read_text().splitlines())]
-
-
 def paths_of(params):
     leaves = jax.tree_util.tree_leaves_with_path(params)
     return {jax.tree_util.keystr(path, simple=True, separator="/"): leaf for path, leaf in leaves}
@@ -115,7 +112,7 @@ def test_components_of_one_run_on_pairs(use):
     assert parameter_at("target_positions/kerple").kind == "bias"
     assert params["encoder/layer_0/feed_forward_residual/norm_before/scale"].shape == (1,)
     assert len(open_split(run.settings.data, "valid")) == 500
-    record, *_, metrics = records_of(run)
+    record, *_, metrics = records_of(run.workdir)
     assert metrics["character_accuracy"] <= 1
     assert record["learning_rate"] == pytest.approx(0.6 * 3e-3)  # three of five steps of the rise
     assert params["decoder/layer_0/feed_forward/switch_inner"].shape[0] == 3
@@ -136,7 +133,7 @@ def test_components_of_one_run_on_text(use, tiny_language_model):
     assert gate.ndim == 3 and "head_gate" not in layer["self_attention"]
     assert layer["self_attention"]["compress"]["kernel"].shape[1] == 4
     assert parameter_at("layer_0/self_attention/head_gate/kernel").axes[1] == "heads"
-    *_, record = records_of(run)
+    *_, record = records_of(run.workdir)
     assert 0 < record["train_loss"] < 0.998 * record["loss"]  # which is the NLL
     assert record["split"] == "valid" and 0 < record["distinct_words"] <= 1
     (sample,) = (run.workdir / "samples.jsonl").read_text().splitlines()
@@ -220,21 +217,6 @@ def test_the_gate_of_an_attention_layer_equals_its_formula(forget_modules, rando
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
 
 
-def test_an_attention_layer_with_a_cache_of_its_own(forget_modules, random_params):
-    user_modules.load_modules([ROOT / "docs" / "recipes" / "latent_attention.py"])
-    layer = ATTENTION_LAYERS["compressed"]
-    names = {"architecture": "decoder_only", "attention_layer": "compressed", "positions": "alibi"}
-    sizes = {"d_model": 8, "d_ff": 8, "num_heads": 2, "num_layers": 1, "vocab_size": 11}
-    config = TransformerConfig(**names, **sizes, dtype="float32", options=(layer.options(3),))
-    model, tokens = DecoderOnly(config), np.array([[4, 5, 6, 7], [8, 9, 1, 2]])
-    variables = random_params(model, tokens)
-    full = jax.jit(model.apply)(variables, tokens)
-    following = [tokens[[0, 1], [2, 1]]]
-    results, state = decode(model, variables, tokens[:, :2], [2, 1], following, max_length=4)
-    assert state[0].keys.shape == (2, 1, 4, 1, 3) and state[0].values.size == 0
-    np.testing.assert_allclose(results, [full[[0, 1], [1, 0]], full[[0, 1], [2, 1]]], atol=1e-5)
-
-
 # --- A task ---
 
 
@@ -246,7 +228,7 @@ def test_a_task(use, tmp_path):
         path.write_text("\n".join(["text\tlabel", *rows]) + "\n")
         files[f"data.{split}_text"] = str(path)
     run = use(["task"], NUMBERS | files, ["good", "very very good"])
-    *_, metrics = records_of(run)
+    *_, metrics = records_of(run.workdir)
     assert metrics["loss"] > 0 and metrics["absolute_error"] > 0 and "perplexity" not in metrics
     assert all(float(output) for output in run.predict(["good"]))
 
@@ -254,7 +236,7 @@ def test_a_task(use, tmp_path):
 def test_a_loss_with_frozen_parameters(use, tiny_language_model, language_model):
     near = STEPS | {"task.name": "near_start", "train.init_from": str(language_model.workdir)}
     run = use(["frozen_parameters"], tiny_language_model | near, ["The dog"])
-    *_, metrics = records_of(run)
+    *_, metrics = records_of(run.workdir)
     start = run.frozen["reference"]
     moved = jax.tree.map(lambda a, b: float(jnp.square(a - b).sum()), run.params, start)
     assert metrics["distance"] == pytest.approx(sum(jax.tree.leaves(moved)), rel=1e-4)

@@ -84,11 +84,6 @@ def test_the_search_knows_which_page_a_word_is_about(site):
     assert "word_shares.js" in (site / "search.html").read_text(encoding="utf-8")
 
 
-def test_notebooks_show_their_saved_outputs(site):
-    page = (site / "experiments/notebooks/quick_start.html").read_text(encoding="utf-8")
-    assert "cell_output" in page
-
-
 def test_the_reference_has_arguments_and_plain_text(site):
     page = (site / "docs/api/run.html").read_text(encoding="utf-8")
     assert "transformer_jax.runs.run.Run.attention" in page

@@ -53,14 +53,6 @@ def test_time_goes_to_the_parts_of_the_model(words, monkeypatch, capsys):
     assert sum(float(row[2].rstrip("%")) for row in rows) == pytest.approx(100, abs=3)
 
 
-def test_names_are_readable():
-    readable = program("where_time_goes").readable
-    training = (
-        "jit(step)/transpose(jvp(EncoderDecoder))/encoder/layer_3/feed_forward/inner/nd,df->nf"
-    )
-    assert readable(training) == "backward layer feed_forward inner nd,df->nf"
-
-
 def speaker(tokens_per_s):
     return f'{sys.executable} -c \'print("{{\\"tokens_per_s\\": {tokens_per_s}}}")\''
 

@@ -47,15 +47,3 @@ def test_pairs_are_of_answers_that_differ_and_written_once(tmp_path, monkeypatch
     assert asked == [ASKED] * 3
     assert instructions.pairs_of(run, tmp_path) == files
     assert len(asked) == 3
-
-
-def test_answers_stand_side_by_side():
-    runs = {
-        name: SimpleNamespace(predict=lambda questions, name=name: [name] * len(questions))
-        for name in ("untuned", "tuned")
-    }
-    page = instructions.shown(runs, EXAMPLES)
-    first = page[: page.index("### Name a dog.")]
-    answers = [line for line in first.splitlines() if line in ("Red.", "untuned", "tuned")]
-    assert answers == ["Red.", "untuned", "tuned"]
-    assert page.count("### ") == len(ASKED)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Padded batches, and scores of pairs: order, sizes and memory."""
+"""Scores of pairs: order, sizes and memory."""
 
 import functools
 

@@ -2,12 +2,12 @@
 """Audits of altered runs."""
 
 import itertools
-import json
 import shutil
 
 import pytest
 
 import transformer_jax as tj
+from tests.conftest import records_of
 from tests.refusals import assert_refused
 from transformer_jax.checkpoints import manifest
 from transformer_jax.checkpoints.step_folder import write_score
@@ -26,10 +26,6 @@ def run(language_model_workdir, tmp_path):
     return shutil.copytree(language_model_workdir, tmp_path / "run")
 
 
-def records(run):
-    return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-
-
 def write_records(run, lines):
     (run / "metrics.jsonl").write_text("".join(f"{to_json(line)}\n" for line in lines))
 
@@ -43,7 +39,7 @@ def flip_bit(run, step, item):
 
 
 def test_what_was_edited_is_found_by_digests(run, language_model_workdir, capsys):
-    lines = records(run)
+    lines = records_of(run)
     lines[1]["loss"] *= 0.99
     del lines[3]
     write_records(run, lines)
@@ -69,7 +65,7 @@ def test_what_was_edited_is_found_by_digests(run, language_model_workdir, capsys
 
 def test_a_record_with_new_digests_is_found_by_training_its_segment_again(run):
     """All else of the segment is equal bit for bit."""
-    lines = records(run)
+    lines = records_of(run)
     before = ""
     for i, line in enumerate(lines):
         if (line["step"], line["split"]) == (20, "train"):
@@ -112,7 +108,9 @@ def test_a_run_that_cannot_be_audited_is_refused(run, tmp_path):
     new = shutil.copytree(run, tmp_path / "new")
     shutil.rmtree(new / "checkpoints")
     old = shutil.copytree(run, tmp_path / "old")
-    write_records(old, [{k: v for k, v in line.items() if k != "sha256"} for line in records(run)])
+    write_records(
+        old, [{k: v for k, v in line.items() if k != "sha256"} for line in records_of(run)]
+    )
     (run / "metrics.jsonl").unlink()
     assert_refused(
         {

@@ -103,11 +103,3 @@ def test_what_cannot_be_drawn_is_refused(scored, trained_workdir, tmp_path):
             "a task without labels or tags": partial(errors, "train"),
         }
     )
-
-
-def test_training_words_are_counted(scored, tmp_path, monkeypatch):
-    counted = [{"text": "a a dog"}, {"text": "a"}]
-    monkeypatch.setattr(plots, "load_json", lambda path, overrides: "settings")
-    monkeypatch.setattr(plots, "open_data", lambda settings, split: counted)
-    plots.plot_errors(scored, "frequency", "test", tmp_path / "a.svg")
-    assert "<!-- 1 (1) -->" in (tmp_path / "a.svg").read_text()  # "dog" is the rarest word

@@ -19,9 +19,8 @@ from transformer_jax.nn.config import TransformerConfig
 from transformer_jax.nn.feed_forward import FeedForward
 from transformer_jax.nn.layer_scan import stack_layers
 from transformer_jax.nn.layers import ATTENTION_LAYERS, FEED_FORWARDS
-from transformer_jax.nn.parameters import Parameter, parameter_at
+from transformer_jax.nn.parameters import Parameter
 from transformer_jax.nn.sublayers import AttentionLayer
-from transformer_jax.nn.transformer import init_caches
 
 SIZES = dict(d_model=8, d_ff=16, num_heads=2, num_layers=2, vocab_size=11, dtype="float32")
 TOKENS = np.random.default_rng(0).integers(1, 11, (2, 5))
@@ -104,15 +103,6 @@ def test_a_layer_without_a_cache_does_not_decode(registered):
     init = lambda: model.init(jax.random.key(0), TOKENS, np.array([5, 5]), 8, method="prefill")  # noqa: E731
     with pytest.raises(UserError, match="Untold has no `init_cache`, so that it cannot decode"):
         jax.eval_shape(init)
-
-
-def test_layers_are_named_in_the_config_and_bring_rows_of_the_table(registered):
-    config = TransformerConfig(**SIZES, attention_layer="total")
-    caches = jax.eval_shape(lambda: init_caches(config, 2, rows=3, max_length=4))
-    assert [cache.total.shape for cache in caches] == [(3, 1, 8)] * 2
-    assert parameter_at("decoder/layer_0/self_attention/total_scale").axes == ("model",)
-    with pytest.raises(ValueError, match="attention_layer is 'totl', not one of multi_head"):
-        init_caches(TransformerConfig(**SIZES, attention_layer="totl"), 1, 1, 1)
 
 
 def test_the_first_layer_shares_its_values(registered, random_params):

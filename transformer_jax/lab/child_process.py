@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -13,13 +14,16 @@ from pathlib import Path
 @contextlib.contextmanager
 def child_process(
     module: str,
+    work: bytes,
     errors: Path,
     stdout: int | None = None,
     environment: Mapping[str, str] | None = None,
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """Runs `python -m module` in the block, at whose end it is killed.
+    """Runs `python -m module` in the block, at whose end it is killed. A module that calls
+    `end_with_parent` ends with this process, too.
 
     Args:
+      work: what it reads from its stdin, which stays open.
       errors: file of its stderr.
       stdout: `subprocess.PIPE`; None: the same file.
       environment: variables besides those of this process.
@@ -36,16 +40,33 @@ def child_process(
             start_new_session=True,
         ) as process,
     ):
+        assert process.stdin is not None
         try:
+            with contextlib.suppress(BrokenPipeError):  # stderr says why
+                process.stdin.write(work)
+                process.stdin.flush()
             yield process
         finally:  # also if the caller is interrupted
             kill(process)
+            with contextlib.suppress(BrokenPipeError):  # what it has not read
+                process.stdin.close()
 
 
 def kill(process: subprocess.Popen[bytes]) -> None:
     """Kills a child process and those that it has started."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
+
+
+def end_with_parent() -> None:
+    """Ends this process, in whatever loop it is, when its parent ends, which holds its stdin."""
+
+    def watch() -> None:
+        while os.read(0, 2**16):  # not `sys.stdin`, whose lock the end of Python waits for
+            pass
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
 
 
 def describe_end(status: int, errors: str) -> str:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Builders of two small data sets; `test_tfds` imports them late, since TFDS takes long."""
+"""Builders of two small data sets; `test_libraries` imports them late, since TFDS takes long."""
 
 import numpy as np
 import tensorflow_datasets as tfds

@@ -72,9 +72,9 @@ class Browser:
         message, _, self._read = self._read.partition(b"\0")
         return json.loads(message)
 
-    def open(self, path, *, width=1280, height=900, dark=False):
+    def open(self, path, *, width=1280, height=900):
         """A page of a file, once it is drawn."""
-        tab = Tab(self, width, height, dark)
+        tab = Tab(self, width, height)
         tab.go(path)
         return tab
 
@@ -88,7 +88,7 @@ class Browser:
 class Tab:
     """A page in a browser, and all that it asked for or complained of."""
 
-    def __init__(self, browser, width, height, dark):
+    def __init__(self, browser, width, height):
         self._browser = browser
         self._target = browser.call("Target.createTarget", url="about:blank")["targetId"]
         attached = browser.call("Target.attachToTarget", targetId=self._target, flatten=True)
@@ -97,19 +97,15 @@ class Tab:
             self.call(f"{domain}.enable")
         size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
         self.call("Emulation.setDeviceMetricsOverride", **size)
-        scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
-        self.call("Emulation.setEmulatedMedia", features=[scheme])
 
     def call(self, method, **params):
         return self._browser.call(method, self._session, **params)
 
     def go(self, path):
-        """Opens a file and waits for its first drawing; `seconds` says how long that took."""
-        start = time.perf_counter()
+        """Opens a file and waits for its first drawing."""
         self.url = Path(path).as_uri()
         self.call("Page.navigate", url=self.url)
         self.wait_for("performance.getEntriesByName('drawn').length > 0")
-        self.seconds = time.perf_counter() - start
 
     def wait_for(self, condition):
         until = time.monotonic() + SECONDS

@@ -41,19 +41,16 @@ def drawn_attention(
 def drawn_tree():
     """A beam search of size 2 and two steps. The second-best token of step 1 wins."""
 
-    def node(number, parent, step, token, log_prob, state, score=None, why=""):
-        names = ("id", "parent", "step", "token", "log_prob", "state", "score", "why")
-        values = (number, parent, step, token, log_prob, state, score, why)
-        return dict(zip(names, values, strict=True))
-
+    names = ("id", "parent", "step", "token", "log_prob", "state", "score", "why")
     worse = "not among the 2 best of its step"
     nodes = [
-        node(0, None, 0, "", 0.0, "start"),
-        node(1, 0, 1, "▁Ein", -0.25, "kept"),
-        node(2, 0, 1, "▁Der", -0.5, "kept"),
-        node(3, 0, 1, "▁Das", -2.125, "dropped", why=worse),
-        node(4, 2, 2, "</s>", -0.625, "ended", score=-0.5),
-        node(5, 1, 2, "</s>", -1.5, "ended", score=-1.25),
-        node(6, 1, 2, "<b>", -np.inf, "dropped", why=worse),
+        (0, None, 0, "", 0.0, "start", None, ""),
+        (1, 0, 1, "▁Ein", -0.25, "kept", None, ""),
+        (2, 0, 1, "▁Der", -0.5, "kept", None, ""),
+        (3, 0, 1, "▁Das", -2.125, "dropped", None, worse),
+        (4, 2, 2, "</s>", -0.625, "ended", -0.5, ""),
+        (5, 1, 2, "</s>", -1.5, "ended", -1.25, ""),
+        (6, 1, 2, "<b>", -np.inf, "dropped", None, worse),
     ]
+    nodes = [dict(zip(names, node, strict=True)) for node in nodes]
     return {"beam_size": 2, "alpha": 0.6, "nodes": nodes, "outputs": [4, 5]}

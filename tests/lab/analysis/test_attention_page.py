@@ -96,13 +96,6 @@ def test_the_neuron_view_shows_products_of_a_query(tab, show):
     assert "position bias" in tab.evaluate("byId('note').textContent")
 
 
-def test_the_mean_over_heads_is_aligned(tab):
-    tab.press("5", "ArrowRight")
-    mean = np.round(translation().weights("cross")[1].astype(np.float64), 4).mean(0)
-    row = int(re.search(r"\((\d+)\), key", status(tab))[1])
-    assert float(status(tab).split()[-1][:-1]) == pytest.approx(mean[row, 1], abs=5.1e-5)
-
-
 def test_pointing_and_keys_change_what_is_drawn(tab):
     lines = ".columns > div:nth-child(3) canvas"
     all_lines = tab.picture(lines)
@@ -140,53 +133,6 @@ def test_a_long_text_opens_with_the_strongest_key_of_each_query(show):
         pixels.append(tab.evaluate(drawn))
     assert 0 < pixels[0] < 0.7 * pixels[1] < 0.5 * pixels[2]
     assert tab.texts("#strongest-control output") == ["all"]
-
-
-def test_heads_that_agree_are_drawn_side_by_side(show):
-    """Two heads with the same weights: both colours, at different heights."""
-    weights = {"encoder.layer_0.self_attention.weights": np.ones((2, 1, 1), np.float32)}
-    tab = show(attention_page(Attention({}, {"encoder": ["▁A"]}, weights), "two heads"))
-    heights = tab.evaluate(
-        """[0, 1].map((head) => {
-          const canvas = document.querySelector('canvas[aria-label^=Lines]');
-          const column = canvas.getContext('2d').getImageData(60, 0, 1, canvas.height).data;
-          const colour = headStyle(head).colour.match(/\\w\\w/g).map((part) => parseInt(part, 16));
-          const drawn = (y) => colour.every((part, i) => column[4 * y + i] === part);
-          return Array.from({ length: canvas.height }, (_, y) => y).filter((y) => drawn(y));
-        })"""
-    )
-    assert all(heights) and not set(heights[0]) & set(heights[1])
-    lines = "document.querySelector('canvas[aria-label^=Lines]')"
-    assert tab.evaluate(f"{lines}.clientWidth === {lines}.parentElement.clientWidth")
-
-
-# Machado, Oliveira and Fernandes 2009, severity 1: linear RGB as it is seen.
-VISION = {
-    "usual": np.eye(3),
-    "protan": [[0.152, 1.053, -0.205], [0.115, 0.786, 0.099], [-0.004, -0.048, 1.052]],
-    "deutan": [[0.367, 0.861, -0.228], [0.280, 0.673, 0.047], [-0.012, 0.043, 0.969]],
-    "tritan": [[1.256, -0.077, -0.179], [-0.078, 0.931, 0.148], [0.005, 0.691, 0.304]],
-}
-TO_LMS = [[0.4122, 0.5363, 0.0514], [0.2119, 0.6807, 0.1074], [0.0883, 0.2817, 0.6300]]
-TO_LAB = [[0.2105, 0.7936, -0.0041], [1.9780, -2.4286, 0.4506], [0.0259, 0.7828, -0.8087]]
-
-
-@pytest.mark.parametrize("dark", [False, True])
-def test_readers_tell_the_colours_of_heads_apart(show, dark):
-    """Colors are at least 0.11 apart in OKLab (Okabe and Ito's: 0.076); contrast to paper is 3."""
-    tab = show(attention_page(translation(), "colours"), dark=dark)
-    colours = tab.evaluate("[...Array(7).keys()].map((head) => headStyle(head).colour)")
-    colours.append(tab.evaluate("themeColour('--paper')"))
-    encoded = np.array([[int(c[i : i + 2], 16) / 255 for i in (1, 3, 5)] for c in colours])
-    linear = np.where(encoded <= 0.04045, encoded / 12.92, ((encoded + 0.055) / 1.055) ** 2.4)
-    luminance = 0.05 + linear @ [0.2126, 0.7152, 0.0722]
-    ratio = luminance[:-1] / luminance[-1]
-    assert np.maximum(ratio, 1 / ratio).min() >= 2.95
-    for seen in VISION.values():
-        lms = np.clip(linear[:-1] @ np.transpose(seen), 0, 1) @ np.transpose(TO_LMS)
-        lab = np.cbrt(lms) @ np.transpose(TO_LAB)
-        distances = np.linalg.norm(lab[:, None] - lab, axis=-1)
-        assert distances[np.triu_indices(7, 1)].min() >= 0.11
 
 
 def predicting(stacks, what, *each):
@@ -286,13 +232,6 @@ def test_views_without_data_are_absent(show):
     assert "made without queries and keys" in tab.evaluate("byId('view').innerText")
     for number in "124":
         tab.press(number, "ArrowDown")
-
-
-def test_two_hundred_tokens_open_in_seconds(show):
-    """One second on a quiet machine, three on a busy one."""
-    tokens = [f"▁word{number}" for number in range(200)]
-    attention = drawn_attention({"decoder": tokens}, layers=12, heads=12, vectors=False)
-    assert show(attention_page(attention, "200 tokens")).seconds < 20
 
 
 def test_pages_stay_within_their_budget():

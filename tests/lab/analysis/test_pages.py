@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from transformer_jax.lab.analysis import pages
-from transformer_jax.lab.analysis.pages import asset, frame, page
+from transformer_jax.lab.analysis.pages import frame, page
 
 DRAWN = "performance.mark('drawn')"
 
@@ -73,18 +73,3 @@ def test_packed_arrays_keep_their_precision():
             read = unpack(pack(few))
             assert read.shape == np.shape(few)
             np.testing.assert_array_equal(read, few)
-
-
-def test_the_page_reads_each_kind(show):
-    """Evaluates with `packed.js` alone."""
-    values = np.linspace(0, 1, 6, dtype=np.float32).reshape(2, 3)
-    packers = (pages.pack_weights, pages.pack_scaled, pages.pack_floats)
-    data = [pack(values) for pack in packers]
-    scripts = [asset("packed.js"), asset("document.js"), "performance.mark('drawn')"]
-    tab = show(page("arrays", "", [], scripts, data))
-    shown = tab.evaluate(
-        "Promise.all(readData().map(async (a) => Array.from((await unpack(a)).values)))"
-    )
-    for one, found in zip(data, shown, strict=True):
-        expected = unpack(one).astype(np.float32)
-        np.testing.assert_array_equal(np.float32(found).reshape(2, 3), expected)

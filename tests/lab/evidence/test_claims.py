@@ -177,7 +177,8 @@ def test_the_verb_decides_checks_and_names_wrong_fields(tmp_path, capsys):
     assert main(["claim", "--check", str(verdict)]) == 2
     assert "no shipped claim 'mine'" in capsys.readouterr().err
     whole = json.loads(verdict.read_text())
-    for damaged in ({"verdict": "holds", "name": 1}, {**whole, "configs": {"one": 1}}):
+    no_machine = {name: whole[name] for name in whole if name != "machine"}
+    for damaged in ({"verdict": "x", "name": 1}, {**whole, "configs": {"one": 1}}, no_machine):
         verdict.write_text(json.dumps(damaged))
         assert main(check) == 2
     path.write_text("def get_claim():\n    return dict(statment='x')\n")

@@ -234,6 +234,27 @@ def test_nothing_is_decided_after_another_worker_has_opened_the_held_out_data(
     assert Ledger(night).lines[-1]["kind"] == "finish"
 
 
+def test_the_winner_is_the_one_at_the_end_of_the_training(night, drawn, monkeypatch):
+    """Another worker promotes a proposal while this one trains the winner."""
+    propose(night, "fast", rate(0.7), 1)
+    assert decided(night) == {"fast": ("promoted", "better")}
+    train = drawn.train
+
+    def rival_wins(**arguments):
+        monkeypatch.setattr(drawn, "train", train)
+        propose(night, "faster", rate(0.9), 2)
+        assert decided(night) == {"faster": ("promoted", "better")}
+        return train(**arguments)
+
+    monkeypatch.setattr(drawn, "train", rival_wins)
+    finish = finish_night(night)
+    assert finish["promoted"] == 2
+    rows = [Ledger(night).measured(name, "finish_2")[0] for name in ("baseline", "winner")]
+    seeds = [[path.rpartition("/")[2] for path in row["workdirs"]] for row in rows]
+    assert seeds[0] == seeds[1] == [f"seed_{3000 + i}" for i in range(5)]
+    assert finish["values"]["valid"]["winner"] == rows[1]["values"]
+
+
 def test_costs_budget_and_other_workers(night, drawn, monkeypatch):
     priced = "| dict(price=lambda own, base: own['parameters'] - base['parameters'] + 1.0)"
     folder = write_night(night.parent / "priced", priced, base=rate(0.1))

@@ -74,17 +74,6 @@ def test_a_picture_has_one_legend_of_plain_text():
         assert legends == labels
 
 
-def test_runs_differ_in_more_than_color_and_one_record_is_a_dot():
-    one = {"one record": [records(6)[:1]], "three": [records(6)]}
-    short, long = draw_curves(one).axes[0].get_lines()[:2]
-    assert short.get_marker() == "o" and long.get_marker() == "None"
-    loss = draw_curves({name: [records(6)] for name in "abc"}).axes[0]
-    train = [line for line in loss.get_lines() if line.get_label().endswith("train")]
-    assert len({line.get_linestyle() for line in train}) == 3
-    valid = [line for line in loss.get_lines() if line.get_label().endswith("valid")]
-    assert len({line.get_marker() for line in valid} - {"None"}) == 3
-
-
 def test_metrics_that_were_not_recorded_have_no_panel():
     one = [{"step": 5, "split": "train", "loss": None}, *records(1)[:1]]
     found = panels(draw_curves({"one": [one]}))

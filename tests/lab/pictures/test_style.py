@@ -6,7 +6,7 @@ import pytest
 
 from transformer_jax.errors import UserError
 from transformer_jax.lab.pictures import save_figure
-from transformer_jax.lab.pictures.style import COLUMN, FULL, STYLE, drawable, grid
+from transformer_jax.lab.pictures.style import STYLE, drawable, grid
 
 BEGINNINGS = {"a.png": b"\x89PNG\r\n\x1a\n", "b.SVG": b"<?xml", "c.pdf": b"%PDF-1."}
 
@@ -39,9 +39,3 @@ def test_drawable_text():
     assert drawable("$x$ _y") == r"\$x\$ _y"
     assert drawable("_x\0") == " _x\N{REPLACEMENT CHARACTER}"
     assert len(drawable("x" * 500)) == 60
-
-
-def test_one_panel_has_the_width_of_a_column_and_more_that_of_a_page():
-    for panels, width in ((1, COLUMN), (2, FULL), (3, FULL)):
-        drawn, axes = grid(panels)
-        assert drawn.get_figwidth() == width and drawn.axes == axes and len(axes) == panels

@@ -4,13 +4,13 @@
 import contextlib
 import dataclasses
 import functools
-import json
 
 import jax
 import numpy as np
 import pytest
 
 import transformer_jax as tj
+from tests.conftest import records_of
 from transformer_jax.lab.sweeps import row_training
 from transformer_jax.lab.sweeps import sweep as sweeps
 from transformer_jax.lab.sweeps.results import asked_of, encoded_result
@@ -36,8 +36,7 @@ def sweep(tiny_language_model):
 
 
 def losses(workdir):
-    lines = map(json.loads, (workdir / "metrics.jsonl").read_text().splitlines())
-    return [(one["split"], one["step"], one["loss"]) for one in lines]
+    return [(record["split"], record["step"], record["loss"]) for record in records_of(workdir)]
 
 
 def test_a_row_of_a_stopped_program_is_the_row_trained_alone(sweep, tmp_path, monkeypatch):

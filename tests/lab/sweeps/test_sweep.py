@@ -12,6 +12,7 @@ from functools import partial
 import pytest
 
 import transformer_jax as tj
+from tests.conftest import records_of
 from tests.refusals import assert_refused
 from transformer_jax.data.sources import open_split
 from transformer_jax.errors import DivergedError
@@ -40,8 +41,7 @@ def sweep(tiny_language_model):
 
 def last_valid(run):
     """The last record of a run's validations."""
-    lines = (run / "metrics.jsonl").read_text().splitlines()
-    return [record for record in map(json.loads, lines) if record["split"] == "valid"][-1]
+    return records_of(run, "valid")[-1]
 
 
 @pytest.fixture(scope="module")

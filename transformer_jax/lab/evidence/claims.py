@@ -23,6 +23,7 @@ from transformer_jax.lab.evidence import fingerprints
 from transformer_jax.lab.evidence.comparison import provenance_of, run_digests
 from transformer_jax.lab.evidence.verdicts import (
     STATISTIC,
+    changed_fields,
     digest_of,
     read_verdict,
     stated_configs,
@@ -325,12 +326,15 @@ def check_claim(
     shipped = shipped_modules()
     paths += [shipped[name] for name in verdict.get("modules", ()) if name in shipped]
     now = {"claim": claim.identity}
-    changed_fields: list[str] = []
+    changed_parts: list[str] = []
     unchecked = []
     try:
         load_modules(paths)
         configs = _configs_with_places(claim, verdict["asked"]["overrides"], overrides or {})
-        changed_fields = _changed_fields(verdict["configs"], stated_configs(configs))
+        before = verdict["configs"]
+        stated = stated_configs(configs)
+        fields = {f for row in stated for f in changed_fields(before.get(row, {}), stated[row])}
+        changed_parts = [f"config ({', '.join(sorted(fields))})"] if fields else []
         now |= _fingerprints(claim, configs, paths)
     except UserError as error:
         unchecked.append(str(error))
@@ -349,7 +353,7 @@ def check_claim(
     compared = [*(name for name in now if name in saved), *(gone if STATISTIC in now else [])]
     differing = [_kind(name) for name in compared if now.get(name) != saved[name]]
     changed = [name for name in differing if name not in incomparable]
-    return Freshness([*dict.fromkeys([*changed_fields, *changed])], "; ".join(unchecked))
+    return Freshness([*dict.fromkeys([*changed_parts, *changed])], "; ".join(unchecked))
 
 
 def _configs_with_places(
@@ -370,18 +374,6 @@ def _configs_with_places(
     rows = claim.configs(fields).values()
     unread = {name for row in rows for name in row.resolved.unread if name in PLACES}
     return claim.configs({**fields, **{k: v for k, v in overrides.items() if k not in unread}})
-
-
-def _changed_fields(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """The part "config (FIELD, FIELD)" of rows whose configs differ; empty if none do."""
-    missing = object()  # None is a value
-    changed = {
-        name
-        for row, fields in now.items()
-        for name in {**fields, **before.get(row, {})}
-        if fields.get(name, missing) != before.get(row, {}).get(name, missing)
-    }
-    return [f"config ({', '.join(sorted(changed))})"] if changed else []
 
 
 def _kind(name: str) -> str:

@@ -23,6 +23,7 @@ STATISTIC = "statistic"
 """Name of a digest that every verdict with fingerprints has."""
 _DIGITS = 32  # of a SHA-256
 _FIELDS: dict[str, Any] = {"name": str, "verdict": str, "asked": dict, "digests": dict}
+_WITH_FINGERPRINTS = {"configs": dict, "machine": dict}
 """Fields of a verdict that are read, and their types."""
 
 
@@ -32,7 +33,8 @@ def read_verdict(path: Path) -> dict[str, Any]:
         verdict = parse_json(read_regular(path))
         # Earlier versions had digests of configs.
         parts = [verdict["asked"]["overrides"], *(verdict.get("configs") or {}).values()]
-        is_valid = all(isinstance(verdict[name], kind) for name, kind in _FIELDS.items())
+        fields = _FIELDS | (_WITH_FINGERPRINTS if STATISTIC in verdict["digests"] else {})
+        is_valid = all(isinstance(verdict[name], kind) for name, kind in fields.items())
         is_valid = is_valid and all(isinstance(part, dict) for part in parts)
     except (OSError, ValueError, RecursionError) as error:
         raise UserError(f"{path} is no verdict: {error}") from error
@@ -97,6 +99,14 @@ def stated_configs(configs: Mapping[str, Settings]) -> dict[str, dict[str, Any]]
         chosen = chosen_fields(settings.values)
         stated[row] = {name: value for name, value in chosen.items() if name not in PLACES}
     return json.loads(json.dumps(stated))  # a verdict's file has lists for tuples
+
+
+def changed_fields(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """Names of what differs between two of `stated_configs`, in which None is a value and a field
+    that is missing has its default."""
+    missing = object()
+    names = dict.fromkeys([*before, *now])
+    return [name for name in names if before.get(name, missing) != now.get(name, missing)]
 
 
 def digest_of(value: Any) -> str:

@@ -9,12 +9,10 @@ import contextlib
 import dataclasses
 import json
 import math
-import os
 import resource
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -24,7 +22,7 @@ from typing import Any
 import jax
 
 from transformer_jax.errors import Interrupted, NonFiniteError, Stopped, UserError
-from transformer_jax.lab.child_process import child_process, describe_end
+from transformer_jax.lab.child_process import child_process, describe_end, end_with_parent
 from transformer_jax.lab.evidence.comparison import run_digests
 from transformer_jax.lab.evidence.verdicts import digest_of
 from transformer_jax.lab.night.proposals import rule_of
@@ -32,7 +30,6 @@ from transformer_jax.lab.sweeps.definition import Sweep
 from transformer_jax.lab.sweeps.results import seed_folders
 from transformer_jax.lab.sweeps.row_training import RowSpec, train_rows
 from transformer_jax.lab.sweeps.sweep import check_row, row_data
-from transformer_jax.lab.verification.outcomes import DOES_NOT_APPLY, EQUAL
 from transformer_jax.lab.verification.verify import verify
 from transformer_jax.logs.records import to_json
 from transformer_jax.parallel import hosts
@@ -80,11 +77,8 @@ def run_job(kind: str, limits: Limits, **arguments: Any) -> dict[str, Any]:
         answer = Path(scratch) / "answer.json"
         errors = Path(scratch) / "stderr"
         work = json.dumps({"kind": kind, "arguments": arguments, "answer": str(answer)})
-        with hosts.catch_stops() as stops, child_process(__name__, errors) as process:
-            assert process.stdin is not None
-            with contextlib.suppress(BrokenPipeError):  # stderr says why
-                process.stdin.write(work.encode() + b"\n")
-                process.stdin.flush()  # it stays open: the process ends when it closes
+        line = f"{work}\n".encode()
+        with hosts.catch_stops() as stops, child_process(__name__, line, errors) as process:
             _wait(process, limits, stops)
         if not answer.exists():
             reason = describe_end(process.returncode, errors.read_text(errors="replace"))
@@ -116,10 +110,8 @@ def _wait(process: subprocess.Popen[bytes], limits: Limits, stops: hosts.Stops) 
 def _bytes_below(folder: Path) -> int:
     total = 0
     for entry in entries_below(folder):
-        try:
+        with contextlib.suppress(OSError):  # a temporary file that is gone
             total += entry.stat(follow_symlinks=False).st_size
-        except OSError:  # a temporary file that is gone
-            continue
     return total
 
 
@@ -134,11 +126,10 @@ def check(
     differ or could not be run."""
     settings = resolve_file(config, overrides, modules)
     check_row(Sweep(config, {_ROW: {}}, metrics=[metric]), _ROW, settings)
-    failing = []
-    if verifies:
-        for outcome in verify(settings, modules, quick=True, progress=False).outcomes:
-            if outcome.verdict not in (EQUAL, DOES_NOT_APPLY):
-                failing.append(f"{outcome.oracle} {outcome.verdict}: {outcome.describe()}")
+    if not verifies:
+        return {"failing": []}
+    verification = verify(settings, modules, quick=True, progress=False)
+    failing = [f"{o.oracle} {o.verdict}: {o.describe()}" for o in verification.failing]
     return {"failing": failing}
 
 
@@ -168,8 +159,8 @@ def train(
     for i, value in enumerate(row.metrics[metric]):
         if value is None:
             raise UserError(f"its runs have no validation metric {metric!r}")
-        folder_of_seed = folders[f"seed_{settings.seed + i}"]
-        workdirs.append(str(folder_of_seed) if math.isfinite(value) else "")
+        is_finite = math.isfinite(value)  # a seed that diverged may have no folder
+        workdirs.append(str(folders[f"seed_{settings.seed + i}"]) if is_finite else "")
     of_device = jax.local_devices()[0].memory_stats() or {}  # a CPU has none
     resident = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     memory = int(of_device.get("peak_bytes_in_use", resident))
@@ -269,12 +260,7 @@ def do_job(kind: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
 def main() -> None:
     """Does the work on the first line of stdin, and writes its answer to the file that it names."""
     work = json.loads(sys.stdin.buffer.readline())
-
-    def end_with_parent() -> None:
-        sys.stdin.buffer.read()
-        os._exit(1)
-
-    threading.Thread(target=end_with_parent, daemon=True).start()
+    end_with_parent()
     guard_files(work["arguments"].pop("guarded"))
     result = do_job(work["kind"], work["arguments"])
     write_atomic(Path(work["answer"]), to_json(result))

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from transformer_jax.errors import BusyError, UserError
-from transformer_jax.lab.evidence.verdicts import stated_configs
+from transformer_jax.lab.evidence.verdicts import changed_fields, stated_configs
 from transformer_jax.lab.night.decision import ErrorControl, Judgements, judge
 from transformer_jax.lab.night.definition import Costs, load_night, stated
 from transformer_jax.lab.night.jobs import JobError, Limits, run_job
@@ -45,6 +45,8 @@ from transformer_jax.scoring.statistics import over_paired_seeds
 WINNER = "winner"
 _UNCLAIMED = (BASELINE, WINNER)
 """Names of rows that no process has claimed, as they are no proposals."""
+_FINISHED = f"{FINISH}_"
+"""Stage of the rows at the end of a night, before the number of promotions."""
 _SECONDS_TO_START = 120  # a process: imports, data, compilation
 _SEEDS_APART = 1000  # of successive baselines, more than any proposal is tested with
 _REASONS = {
@@ -105,12 +107,11 @@ class OpenNight:
                 self._begin(asked)
         for line in self.ledger.lines[:1]:
             before = line["asked"]
-            for name in {**before, **asked}:
-                if before.get(name) != asked.get(name):
-                    raise UserError(
-                        f"night: {name} was {before.get(name)!r} when this night began, and is now "
-                        f"{asked.get(name)!r}; restore it, or begin another night in a new folder"
-                    )
+            for name in changed_fields(before, asked):
+                raise UserError(
+                    f"night: {name} was {before.get(name)!r} when this night began, and is now "
+                    f"{asked.get(name)!r}; restore it, or begin another night in a new folder"
+                )
 
     def _begin(self, asked: Mapping[str, Any]) -> None:
         """Checks the baseline, and adds the first line."""
@@ -223,7 +224,7 @@ class OpenNight:
         if checked["failing"]:
             raise JobError("oracles", "; ".join(checked["failing"]))
 
-    def _start(self, proposal: Proposal, number: int) -> Line | None:
+    def _start(self, proposal: Proposal, number: Stage) -> Line | None:
         """Adds the line with which a test beside a baseline begins; None if that is no longer the
         present one."""
         with self.ledger.adding():
@@ -317,7 +318,8 @@ class OpenNight:
         their values."""
         stage = row.stage
         runs = count - before
-        number = stage if isinstance(stage, int) else self.number + 1
+        # At the end of a night the seeds that its next baseline would have.
+        number = stage if isinstance(stage, int) else 1 + int(stage.removeprefix(_FINISHED))
         overrides = {**row.overrides, "seed": self._first_seed + _SEEDS_APART * number}
         folder = str(self._folder(row))
         trained = self.run("train", row, runs, overrides=overrides, folder=folder, seeds=count)
@@ -409,24 +411,35 @@ def finish_night(folder: str | Path) -> Line:
     """
     night = OpenNight(folder)
     ledger = night.ledger
-    stage = f"{FINISH}_{night.number}"
+    number = night.number
+    stage = f"{_FINISHED}{number}"
     rows = [night.baseline(0)._replace(stage=stage)]
-    if night.number:
+    if number:
         rows.append(night.baseline()._replace(name=WINNER, stage=stage))
     count = night.night.finish_seeds
     values: dict[str, dict[str, Any]] = {"valid": {}, "test": {}}
     for row in rows:
         values["valid"][row.name] = night.measure(row, count)
-    for row in rows:  # nothing is left to train that could stop before the night ends
-        below = [path for line in ledger.measured(row.name, stage) for path in line["workdirs"]]
-        workdirs = [path and str(night.folder / path) for path in below[:count]]
-        tested = night.run("evaluate", row, count, workdirs=workdirs, split="test")
-        values["test"][row.name] = tested["values"]
+    with ledger.adding():  # while the test split is open, no other process promotes
+        if night.number == number:
+            for row in rows:
+                lines = ledger.measured(row.name, stage)
+                below = [path for line in lines for path in line["workdirs"]]
+                workdirs = [path and str(night.folder / path) for path in below[:count]]
+                tested = night.run("evaluate", row, count, workdirs=workdirs, split="test")
+                values["test"][row.name] = tested["values"]
+            differences = _differences(values, night.night.better)
+            return ledger.add(FINISH, values=values, differences=differences, promoted=number)
+    return finish_night(folder)  # of another winner, which was promoted meanwhile
+
+
+def _differences(values: Mapping[str, Mapping[str, Any]], better: str) -> dict[str, Any]:
+    """Of each split that has values: the difference of the winner from the baseline, positive if
+    it is better, with its 95% interval."""
     differences = {}
     for split, of_rows in values.items():
         if WINNER in of_rows and None not in of_rows.values():
-            sides = [oriented(of_rows[name], night.night.better) for name in (BASELINE, WINNER)]
-            test = over_paired_seeds(sides[0].tolist(), sides[1].tolist())
+            first, second = (oriented(of_rows[row], better).tolist() for row in _UNCLAIMED)
+            test = over_paired_seeds(first, second)
             differences[split] = {"difference": test.mean, "interval": [test.low, test.high]}
-    with ledger.adding():
-        return ledger.add(FINISH, values=values, differences=differences, promoted=night.number)
+    return differences

@@ -12,6 +12,7 @@ import ast
 import contextlib
 import dataclasses
 import hashlib
+import json
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -107,22 +108,18 @@ def read_proposals(folder: Path) -> list[Proposal]:
 
 def _read(path: Path, folder: Path) -> Proposal:
     """Reads a proposal of the night in `folder`; one that cannot be read has a fault."""
+    arrived = path.lstat().st_mtime
+    stated = path / "proposal.json" if path.is_dir() else path
+    sources = [path] if path.suffix == ".py" else sorted(path.rglob("*.py"))
     files: dict[str, str] = {}
     fields: Any = {}
-    fault: tuple[str, str] | tuple[()] = ()
     digest = hashlib.sha256()
     lines = 0
-    arrived = path.lstat().st_mtime
-    if path.is_dir():
-        stated = path / "proposal.json"
-        sources = sorted(path.rglob("*.py"))
-    else:
-        stated = path
-        sources = [path] if path.suffix == ".py" else []
     try:
         content = read_regular(stated)
         digest.update(content)
         fields = _stated_by(content) if stated.suffix == ".py" else parse_json(content)
+        fields = json.loads(json.dumps(fields, allow_nan=False))  # as the ledger will have them
         for source in sources:
             content = read_regular(source)
             digest.update(content)
@@ -130,7 +127,7 @@ def _read(path: Path, folder: Path) -> Proposal:
             code = (line.strip() for line in content.decode().splitlines())
             lines += sum(bool(line) and not line.startswith("#") for line in code)
         fault = _fault(path.stem, fields)
-    except (OSError, ValueError, SyntaxError, RecursionError) as error:
+    except (OSError, ValueError, TypeError, SyntaxError, RecursionError) as error:
         fault = ("form", f"it cannot be read: {type(error).__name__}: {error}")
     if fault[:1] == ("form",):
         fields = {"why": "", "overrides": {}}

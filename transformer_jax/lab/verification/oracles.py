@@ -10,7 +10,6 @@ import dataclasses
 import json
 import os
 import pickle
-import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
@@ -21,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from transformer_jax.checkpoints.step_folder import named_leaves
-from transformer_jax.lab.child_process import describe_end
+from transformer_jax.lab.child_process import child_process, describe_end, end_with_parent
 from transformer_jax.lab.verification import (
     component_oracles,
     forward_oracles,
@@ -128,14 +127,12 @@ def between_processes(subject: Subject, work: Mapping[str, Any]) -> Comparison:
     """Another process computes the same gradients of the first step."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "gradients.npz"
-        done = subprocess.run(
-            [sys.executable, "-m", "transformer_jax.lab.verification.oracles"],
-            input=pickle.dumps({**work, "oracles": [], "gradients": path}),
-            capture_output=True,
-            check=False,
-        )
-        if done.returncode:
-            raise RuntimeError(describe_end(done.returncode, done.stderr.decode()))
+        errors = Path(folder) / "stderr"
+        again = pickle.dumps({**work, "oracles": [], "gradients": path})
+        with child_process("transformer_jax.lab.verification.oracles", again, errors) as process:
+            status = process.wait()
+        if status:
+            raise RuntimeError(describe_end(status, errors.read_text(errors="replace")))
         return compare_trees({**np.load(path)}, named_leaves(subject.gradients))
 
 
@@ -149,6 +146,7 @@ def main() -> None:
     outcomes = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # what user code prints is no outcome
     work = pickle.load(sys.stdin.buffer)
+    end_with_parent()
     use_compilation_cache()
     load_modules(work["modules"])
     if work["cells"]:

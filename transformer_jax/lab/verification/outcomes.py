@@ -169,9 +169,14 @@ class Verification(Summarized):
     outcomes: Sequence[Outcome]
 
     @property
+    def failing(self) -> list[Outcome]:
+        """The outcomes of oracles that differ or were not run."""
+        return [outcome for outcome in self.outcomes if outcome.verdict in (DIFFERS, NOT_RUN)]
+
+    @property
     def is_proven(self) -> bool:
         """Returns True if every oracle holds or does not apply."""
-        return all(outcome.verdict in (EQUAL, DOES_NOT_APPLY) for outcome in self.outcomes)
+        return not self.failing
 
     def __getitem__(self, oracle: str) -> Outcome:
         return next(outcome for outcome in self.outcomes if outcome.oracle == oracle)

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Verifies a component: runs this project's oracles on it, in a shrunk version of a config."""
 
-import contextlib
 import json
 import logging
 import pickle
@@ -175,14 +174,13 @@ def _run_oracles(work: Mapping[str, Any], seconds: float) -> list[Outcome]:
     with tempfile.TemporaryDirectory() as folder, Progress(len(names), unit="oracle") as bar:
         errors = Path(folder) / "stderr"
         environment = {"XLA_FLAGS": _XLA_FLAGS, "JAX_PLATFORMS": "cpu", "TMPDIR": folder}
-        with child_process(oracles.__name__, errors, subprocess.PIPE, environment) as process:
-            assert process.stdin is not None
+        with child_process(
+            oracles.__name__, pickle.dumps(work), errors, subprocess.PIPE, environment
+        ) as process:
             assert process.stdout is not None
             timer = threading.Timer(seconds, kill, [process])
             timer.start()
             try:
-                with contextlib.suppress(BrokenPipeError), process.stdin:  # stderr says why
-                    pickle.dump(work, process.stdin)
                 for line in process.stdout:
                     outcome = Outcome(**json.loads(line))
                     outcomes[outcome.oracle] = outcome
