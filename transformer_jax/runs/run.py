@@ -556,9 +556,7 @@ def _text_list(name: str, texts: Iterable[str]) -> list[str]:
     text_list = list(texts)
     for i, text in enumerate(text_list):
         if not isinstance(text, str):
-            raise UserError(
-                f"{name}[{i}] is {text!r}; give texts, an empty one where there is none"
-            )
+            raise UserError(f"{name}[{i}] is {text!r}; it must be a text")
     return text_list
 
 
