@@ -4,6 +4,7 @@
 import dataclasses
 import functools
 import itertools
+import math
 
 import jax
 import numpy as np
@@ -224,17 +225,26 @@ def test_blanks_are_filled_and_texts_continued(build, trained_params):
     assert again == outputs[0]  # the same seed
 
 
-def test_what_a_block_becomes_does_not_depend_on_those_after_it(build, trained_params):
+def test_blocks_continue_a_text_one_after_another(build, trained_params, tokenizers):
     task = build("block_diffusion", task__block_diffusion__size=2)
-
-    def continued(max_extra_length):
-        decode = DecodeConfig(max_extra_length=max_extra_length)
-        ((output,),) = task.predict(trained_params, ["abc"], decode)
-        return output.text
-
-    texts = [continued(length) for length in (1, 3, 5)]  # to the ends of blocks
-    assert [len(text) for text in texts] == [1, 3, 5]
-    assert texts[2].startswith(texts[1]) and texts[1].startswith(texts[0])
+    ((output,),) = task.predict(trained_params, ["abc"], DecodeConfig(max_extra_length=4))
+    mask = task.corruption.text.mask
+    text = tokenizers.text("text").encode("abc")
+    unmasking = task.unmasking(DecodeConfig())
+    num_blocks = math.ceil((len(text) + 4) / 2) - len(text) // 2
+    for _ in range(num_blocks):  # what a block becomes does not depend on those after it
+        stop = min(2 * (len(text) // 2 + 1), len(tokenizers.text("text").encode("abc")) + 4)
+        rows = [task.first, *text, *[mask] * (stop - len(text))]
+        keys = np.zeros(3, np.int32)
+        arrays = task._arrays([(rows, keys)])
+        tokens, _ = task._program(trained_params, arrays, unmasking=unmasking, seed=0)
+        text = np.asarray(tokens)[0, 1 : 1 + stop].tolist()
+        if task.specials.eos in text:
+            break
+    written = text[len(tokenizers.text("text").encode("abc")) :]
+    if task.specials.eos in written:
+        written = written[: written.index(task.specials.eos)]
+    assert output.text == tokenizers.text("text").decode(written)
 
 
 def test_what_diffusion_cannot_have_is_refused_by_name(build, random_params):
