@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Jobs end within their limits, and say why they failed."""
 
+import json
 import subprocess
 import sys
 import types
 
 import pytest
 
-from transformer_jax.errors import Stopped
+from transformer_jax.errors import BusyError, Stopped, UserError
 from transformer_jax.lab.night import jobs
 from transformer_jax.lab.night.jobs import JobError, Limits, run_job
 from transformer_jax.lab.sweeps.tables import Row
@@ -91,6 +92,26 @@ def test_an_error_of_a_component_has_a_rule_and_a_reason(tmp_path, with_entries)
     with_entries(ACTIVATIONS, {})
     found = jobs.do_job("check", check_of(tmp_path, "odd", "raise ValueError('not even')"))
     assert found["rule"] == "config" and "not even" in found["reason"]
+
+
+def test_a_row_that_a_killed_night_still_trains_is_no_fault_of_the_proposal(tmp_path, monkeypatch):
+    def busy(*_):
+        raise BusyError("it is training there")
+
+    monkeypatch.setattr(jobs, "resolve_file", busy)
+    answer = jobs.do_job(
+        "train",
+        dict.fromkeys(("config", "overrides", "metric", "modules")) | {"folder": "", "seeds": 1},
+    )
+
+    def end(process, limits, stops):
+        (scratch,) = limits.folder.iterdir()
+        (scratch / "answer.json").write_text(json.dumps(answer))
+
+    monkeypatch.setattr(jobs, "_wait", end)
+    with pytest.raises(UserError, match="night: it is training there") as failure:
+        run_job("train", Limits(60, 1, tmp_path))
+    assert not isinstance(failure.value, JobError)
 
 
 def test_a_metric_that_runs_lack_is_no_divergence(tmp_path, monkeypatch):

@@ -21,7 +21,7 @@ from typing import Any
 
 import jax
 
-from transformer_jax.errors import Interrupted, NonFiniteError, Stopped, UserError
+from transformer_jax.errors import BusyError, Interrupted, NonFiniteError, Stopped, UserError
 from transformer_jax.lab.child_process import child_process, describe_end, end_with_parent
 from transformer_jax.lab.evidence.comparison import run_digests
 from transformer_jax.lab.evidence.verdicts import digest_of
@@ -70,6 +70,7 @@ def run_job(kind: str, limits: Limits, **arguments: Any) -> dict[str, Any]:
 
     Raises:
       JobError: it failed, or exceeded its limits.
+      UserError: another process, of a night that was just killed, still trains there.
       Stopped: a SIGTERM or an interrupt came; what it trained is saved.
     """
     limits.folder.mkdir(parents=True, exist_ok=True)
@@ -84,6 +85,8 @@ def run_job(kind: str, limits: Limits, **arguments: Any) -> dict[str, Any]:
             reason = describe_end(process.returncode, errors.read_text(errors="replace"))
             raise JobError("crash", reason)
         result: dict[str, Any] = json.loads(answer.read_text(encoding="utf-8"))
+    if "busy" in result:
+        raise UserError(f"night: {result['busy']}")
     if "rule" in result:
         raise JobError(result["rule"], result["reason"])
     return result
@@ -247,6 +250,8 @@ def do_job(kind: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
         return JOBS[kind](**arguments)
     except Stopped:
         raise
+    except BusyError as error:
+        return {"busy": str(error)}
     except Exception as error:
         link: BaseException | None = error
         while link is not None:
