@@ -110,7 +110,7 @@ class Ledger:
         return [line for line in self.of_kind("end") if line["verdict"] == PROMOTED]
 
     def tests(self) -> list[bool | None]:
-        """Of each test by its number: whether the proposal was promoted; None: it is under way."""
+        """Test number -> True if its proposal was promoted, False if not, None while it runs."""
         outcomes: list[bool | None] = [None] * len(self.of_kind("start"))
         for line in self.of_kind("end"):
             if line["number"] is not None:

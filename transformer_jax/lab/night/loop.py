@@ -208,7 +208,7 @@ class OpenNight:
                 return self._end(proposal, start, **refusal, spent=error.spent)
 
     def _refuse_unread(self, proposal: Proposal) -> None:
-        """Raises JobError if a proposal breaks a rule as it stands."""
+        """Raises JobError if a proposal breaks a rule before anything is run."""
         if proposal.fault:
             raise JobError(*proposal.fault)
         for end in self.ledger.of_kind("end"):
@@ -384,7 +384,7 @@ def _spending(runs: int) -> Iterator[None]:
 
 
 def _rule_of(judgement: Judgements, values: list[float], *, is_last: bool) -> str:
-    """The rule by which a test has ended, a key of `_REASONS`."""
+    """The rule that ended a test, a key of `_REASONS`."""
     if judgement.promotes:
         return "better"
     if not any(map(math.isfinite, values)):
@@ -434,8 +434,8 @@ def finish_night(folder: str | Path) -> Line:
 
 
 def _differences(values: Mapping[str, Mapping[str, Any]], better: str) -> dict[str, Any]:
-    """Of each split that has values: the difference of the winner from the baseline, positive if
-    it is better, with its 95% interval."""
+    """Split -> difference of the winner from the baseline with its 95% interval, positive if it is
+    better; splits without values are left out."""
     differences = {}
     for split, of_rows in values.items():
         if WINNER in of_rows and None not in of_rows.values():

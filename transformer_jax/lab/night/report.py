@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a night has found: as JSON for programs, as tables, and as a page."""
+"""Results of a night: as JSON for programs, as tables, and as a page."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -33,7 +33,7 @@ def night(folder: str | Path, *, finish: bool = False) -> Report:
 
 
 def night_state(folder: str | Path) -> dict[str, Any]:
-    """What is open and what was decided, as JSON; trains nothing."""
+    """Open and decided proposals as JSON; trains nothing."""
     night = OpenNight(folder, works=False)
     ledger = night.ledger
     ends = ledger.of_kind("end")
