@@ -16,6 +16,9 @@ import numpy as np
 DropoutRate = tuple[Any, Any]
 """Threshold of the random uint32 of an element that is kept, and the factor of its value."""
 
+LEARNING_RATE = "optimizer.learning_rate"
+"""Field of a number that is relative to the learning rate of the schedule."""
+
 
 @dataclasses.dataclass(frozen=True, eq=False)  # eq=False: hashable, as a key of jit's cache must be
 class _Numbers:

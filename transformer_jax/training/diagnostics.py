@@ -57,8 +57,8 @@ class Diagnostics:
     ) -> dict[str, float]:
         """Computes diagnostics, named "kind/part", such as "grad/encoder/layer_0/self_attention".
 
-        - "grad", "update" and "param": norms of the gradients, the update (before a plateau lowers
-          the learning rate) and the parameters of a part of the model.
+        - "grad", "update" and "param": norms of the gradients, the update and the parameters of a
+          part of the model.
         - "entropy": mean entropy of attention over queries and heads, in nats; "least_entropy":
           that of the head with the lowest.
         - "dead": share of a layer's hidden units whose absolute value is at most 0.001 for all

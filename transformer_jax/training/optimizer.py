@@ -15,7 +15,7 @@ from transformer_jax.errors import UserError
 from transformer_jax.fields import Configurable
 from transformer_jax.nn.layer_scan import STACKED, has_stacks, stack_layers, unstack_layers
 from transformer_jax.nn.parameters import SIDE_GRADIENT, parameter_at
-from transformer_jax.nn.traced_numbers import traced_number
+from transformer_jax.nn.traced_numbers import LEARNING_RATE, traced_number
 from transformer_jax.ranges import PathPattern, Range, Steps, check_fields
 from transformer_jax.registry import Registry
 from transformer_jax.training.schedules import SCHEDULES, ScheduleOptions
@@ -297,12 +297,13 @@ def update_statistics(optimizer: optax.GradientTransformation) -> optax.Gradient
     """Makes an optimizer change counters by 1 against the sign of the gradient, and averages by a
     tenth of their way to what the gradient carries (`nn.parameters`).
 
-    Other updates get the learning rate of their replica. The state is the same as without.
+    Other updates get the learning rate of their replica, and that of a plateau. The state is the
+    same as without.
     """
 
     def update(grads: Any, state: Any, params: Any = None) -> tuple[Any, Any]:
         updates, state = optimizer.update(grads, state, params)
-        rate = traced_number("optimizer.learning_rate", None)  # relative to the schedule's
+        rate = traced_number(LEARNING_RATE, None)
 
         def step(path: str, grad: jax.Array, update: jax.Array, now: jax.Array) -> jax.Array:
             parameter = parameter_at(path)

@@ -15,7 +15,7 @@ from jaxtyping import Array, Float, Int, Num
 
 from transformer_jax.metrics import LossSums
 from transformer_jax.nn import auxiliary
-from transformer_jax.nn.traced_numbers import use_traced_numbers
+from transformer_jax.nn.traced_numbers import LEARNING_RATE, use_traced_numbers
 from transformer_jax.training.state import TrainState
 
 Params = Any
@@ -54,7 +54,7 @@ def train_step(
       batch, numbers: as of `compute_update`.
       ema_decay: decay of the moving average of the parameters, if the state has one.
       spike_factor: skip the update if the gradient norm is not finite or exceeds `spike_factor`
-        times `state.typical_norm`: then only the number of the step changes.
+        times `state.typical_norm`: then only the number of the step changes, and the schedule's.
       **options: of `compute_update`: `loss_fn`, `optimizer` and so on.
 
     Returns:
@@ -111,6 +111,9 @@ def compute_update(
     key = jax.random.fold_in(jax.random.wrap_key_data(state.rng), state.step)
     if axis_name is not None:
         key = jax.random.fold_in(key, jax.lax.axis_index(axis_name))
+    numbers = dict(numbers or {})
+    if state.rate is not None:
+        numbers[LEARNING_RATE] = state.rate * numbers.get(LEARNING_RATE, 1.0)
     with use_traced_numbers(numbers):
         counts = None
         if accumulation_steps > 1 or axis_name is not None:
@@ -201,11 +204,7 @@ def _accumulate(
 
 
 def _apply_update(state: TrainState, update: Update, ema_decay: float | None) -> TrainState:
-    """State after an update, scaled by `state.rate`."""
-    updates = update.updates
-    if state.rate is not None:
-        updates = optax.tree.scale(state.rate, updates)
-    trained = optax.apply_updates(state.trained, updates)
+    trained = optax.apply_updates(state.trained, update.updates)
     after = state.replace(step=state.step + 1, opt_state=update.opt_state)
     if ema_decay is None:
         return after.replace(params=trained)
@@ -225,7 +224,8 @@ def _moving_average(average: Params, params: Params, decay: float, step: Int[Arr
 def _skip_spike(
     before: TrainState, after: TrainState, sums: Sums, factor: float
 ) -> tuple[TrainState, Sums]:
-    """Undoes an update whose gradient norm spiked, except for the number of the step."""
+    """Undoes an update whose gradient norm spiked, except for the number of the step, also in the
+    schedule: the learning rate is that of the step, however many were skipped."""
     norm = sums["grad_norm"]
     typical = before.typical_norm
     assert typical is not None
@@ -236,7 +236,13 @@ def _skip_spike(
     # The mean over all steps so far, later a moving average.
     weight = jnp.where(typical == 0, 1, 1 / jnp.minimum(after.step, _STEPS_OF_TYPICAL_NORM))
     after = after.replace(typical_norm=typical + weight * (norm - typical))
-    skipped = before.replace(step=after.step)
+    opt_state = jax.tree.map(
+        lambda old, new: new if isinstance(old, optax.ScaleByScheduleState) else old,
+        before.opt_state,
+        after.opt_state,
+        is_leaf=lambda node: isinstance(node, optax.ScaleByScheduleState),
+    )
+    skipped = before.replace(step=after.step, opt_state=opt_state)
 
     def choose(old: Array, new: Array) -> Array:
         return jnp.where(spiked, old, new)
