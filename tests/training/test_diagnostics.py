@@ -8,6 +8,9 @@ import pytest
 
 import transformer_jax as tj
 from tests.conftest import QUICKSTART, copy_at_step, records_of
+from transformer_jax.runs import build
+from transformer_jax.runs.config import read_settings
+from transformer_jax.tasks.losses import batch_shapes
 from transformer_jax.training.diagnostics import dead_share, entropies, part_of
 
 
@@ -33,6 +36,19 @@ def test_a_parameter_belongs_to_its_layer_and_kind():
         "w": "w",
     }
     assert {path: part_of(path) for path in paths} == paths
+
+
+def test_rows_of_unequal_sides_stay_pairs(tiny_config):
+    """Only some of the 64 rows are looked at: as many of the sources as of the targets."""
+    lengths = {"data.max_source_length": 40, "data.max_target_length": 80}
+    settings = read_settings(tiny_config(lengths | {"train.tokens_per_batch": 64 * 80}))
+    task = build.build_untokenized_task(settings)
+    engine = build.build_engine(settings)
+    _, _, init_state = build.build_training(settings, task, engine)
+    diagnostics = build.build_diagnostics(settings, task, engine)
+    shapes = jax.eval_shape(init_state, 0), batch_shapes(task.lengths, 64)
+    names = jax.eval_shape(diagnostics._activations, *shapes)
+    assert "entropy/decoder/layer_0/cross_attention" in names
 
 
 @pytest.fixture(scope="module")

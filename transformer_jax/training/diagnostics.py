@@ -82,10 +82,11 @@ class Diagnostics:
 
     def _activations(self, state: TrainState, batch: Batch) -> dict[str, Array]:
         shards = row_shards(self.mesh)
+        longest = max(x.shape[1] for x in jax.tree.leaves(batch))
+        count = max(1, _TOKENS // longest)
 
         def first_rows(x: Array) -> Array:
             by_device = x.reshape(shards, -1, *x.shape[1:])
-            count = max(1, _TOKENS // x.shape[1])
             return by_device[:, :count].reshape(-1, *x.shape[1:])
 
         figures: dict[str, Array] = {}
