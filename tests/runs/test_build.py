@@ -7,8 +7,10 @@ import functools
 import itertools
 import json
 import re
+from types import SimpleNamespace
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -150,6 +152,22 @@ def test_the_first_state_is_that_of_the_seed(tiny_config, task_of):
     others = [leaf for leaf in jax.tree.leaves(other.params) if leaf.ndim > 1]
     assert all((a != b).all() for a, b in zip(kernels, others, strict=True))
     assert first.step == 0
+
+
+def test_the_gradient_norm_is_that_of_what_is_trained(tiny_config):
+    settings = read_settings(tiny_config({"optimizer.frozen": "bias"}))
+    task = SimpleNamespace(
+        lengths={"text": 16},
+        init=lambda key: {"kernel": jnp.full((4, 4), 2.0), "bias": jnp.full(9, 5.0)},
+        loss=lambda params, batch, rng, frozen: (
+            sum(jnp.square(leaf).sum() for leaf in jax.tree.leaves(params)),
+            jnp.float32(1),
+            {},
+        ),
+    )
+    _, step, init_state = build.build_training(settings, task, build.build_engine(settings))
+    _, sums = jax.jit(step)(init_state(0), jnp.zeros((4, 2)))
+    assert sums["grad_norm"] == 4 * 4
 
 
 def test_only_process_0_calls_back_unless_the_callback_says_so(

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Optimizers, compared with their formulas written out; also of stacked layers."""
 
+from functools import partial
+
 import flax.traverse_util
 import jax
 import jax.numpy as jnp
@@ -17,9 +19,12 @@ from transformer_jax.training.optimizer import (
     OPTIMIZERS,
     TRANSFORMS,
     OptimizerConfig,
+    count_frozen,
+    frozen_labels,
     make_optimizer,
     make_schedule,
     raised_rate,
+    stop_frozen_gradients,
     unfinished_decay,
 )
 from transformer_jax.training.schedules import SCHEDULES
@@ -351,6 +356,25 @@ def test_a_decay_ends_after_the_warm_up_also_in_a_shorter_run():
 
 FROZEN = ["layer_1/", "^decoder/"]
 """One layer of the stack, and the whole stack."""
+
+
+@pytest.mark.parametrize("frozen", FROZEN)
+def test_what_is_frozen_has_no_gradient_also_in_stacked_layers(frozen):
+    params = drawn(np.random.default_rng(0))
+
+    def gradient(params):
+        loss = lambda tree: sum(  # noqa: E731
+            jnp.sin(leaf).sum() for leaf in jax.tree.leaves(stop_frozen_gradients(frozen, tree))
+        )
+        return unstack_layers(jax.jit(jax.grad(loss))(params))
+
+    labels = frozen_labels(frozen, params)
+    expected = jax.tree.map(lambda label, leaf: np.cos(leaf) * (label == "trained"), labels, params)
+    jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-6), gradient(params), expected)
+    stacked = gradient(stack_layers(params))
+    jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-6), stacked, expected)
+    held = sum(leaf.size for leaf in jax.tree.leaves(expected) if not leaf.any())
+    assert count_frozen(frozen, params) == held
 
 
 def drawn(rng):

@@ -47,7 +47,11 @@ from transformer_jax.training.callbacks import CALLBACKS, Callback, TrainingRun
 from transformer_jax.training.config import TrainConfig
 from transformer_jax.training.diagnostics import Diagnostics
 from transformer_jax.training.evaluation import Evaluator
-from transformer_jax.training.optimizer import make_optimizer, make_schedule
+from transformer_jax.training.optimizer import (
+    make_optimizer,
+    make_schedule,
+    stop_frozen_gradients,
+)
 from transformer_jax.training.schedules import SCHEDULES, ScheduleOptions
 from transformer_jax.training.state import TrainState
 from transformer_jax.training.step import Update, compute_update, train_step
@@ -309,6 +313,7 @@ def _update_options(
     remat = settings.train.remat
     if remat == "offload":
         require_memory_kind(engine.mesh.devices.flat[0], HOST, "config.train.remat 'offload'")
+    regex = settings.optimizer.frozen
 
     def loss(params: Any, batch: Batch, rng: jax.Array | None, frozen: Frozen) -> LossSums:
         with (
@@ -317,6 +322,7 @@ def _update_options(
             use_sharded_call(engine.sharded_call),
             use_axes(engine.lent_mesh),
         ):
+            params = params if regex is None else stop_frozen_gradients(regex, params)
             return task.loss(params, batch, rng, frozen)
 
     parts = micro_batches(settings, task, engine.row_shards)
@@ -444,7 +450,7 @@ def build_evaluator(
     mesh: Mesh,
     num_decoded: int | None = None,
 ) -> Evaluator:
-    """Builds the evaluator of these examples; it decodes the first `num_decoded`, or all."""
+    """Builds the evaluator of these examples; it decodes `num_decoded` of them, or all."""
     shards = row_shards(mesh)
     rows = math.ceil(batch_rows(settings, task) / shards) * shards
     return Evaluator(task, examples, decode, rows, num_decoded)

@@ -51,7 +51,7 @@ from transformer_jax.tasks.losses import batch_shapes
 from transformer_jax.tokenization import load_tokenizers
 from transformer_jax.training.diagnostics import Diagnose
 from transformer_jax.training.loop import GoodputTimer, Intervals, Loop, Patience, SpikedError
-from transformer_jax.training.optimizer import unfinished_decay
+from transformer_jax.training.optimizer import count_frozen, unfinished_decay
 from transformer_jax.training.profiling import Profiler, step_bytes, step_products, utilization
 from transformer_jax.training.state import FROZEN, OPTIONAL_FIELDS, TrainState
 
@@ -307,9 +307,11 @@ def fit(run: SingleRun, clock: GoodputTimer, until: int | None = None) -> TrainS
     model = step_products(task, single.model_params, batch, single.frozen)
     parts = build.micro_batches(settings, task, engine.row_shards)
     require_room(settings, abstract, engine, model.largest // parts)
-    frozen = count_parameters(single.frozen)
+    fixed = count_frozen(settings.optimizer.frozen, single.params)
+    frozen = count_parameters(single.frozen) + fixed
     beside = f", beside {frozen:,} that stay as they are" if frozen else ""
-    logger.info("training %s parameters%s", f"{count_parameters(single.params):,}", beside)
+    trained = count_parameters(single.params) - fixed
+    logger.info("training %s parameters%s", f"{trained:,}", beside)
     point = _latest_point(run, abstract)
     if point is not None:
         if _is_finished(run, point, until):

@@ -345,6 +345,28 @@ def frozen_labels(frozen: str, params: Params) -> Params:
     return labels
 
 
+def count_frozen(frozen: str | None, params: Params) -> int:
+    """Number of the parameters that `optimizer.frozen` keeps as they are; errors as of
+    `frozen_labels`."""
+    if frozen is None:
+        return 0
+    labels = jax.tree.leaves(frozen_labels(frozen, params))
+    leaves = zip(labels, jax.tree.leaves(params), strict=True)
+    return sum(leaf.size for label, leaf in leaves if label == "frozen")
+
+
+def stop_frozen_gradients(frozen: str, params: Params) -> Params:
+    """The same parameters; those that `frozen_labels` finds have no gradient. So the backward pass
+    leaves them out, and norms of gradients are those of what is trained."""
+
+    def stop(label: str, leaf: jax.Array) -> jax.Array:
+        return jax.lax.stop_gradient(leaf) if label == "frozen" else leaf
+
+    single = unstack_layers(params)
+    stopped = jax.tree.map(stop, frozen_labels(frozen, single), single)
+    return stack_layers(stopped) if has_stacks(params) else stopped
+
+
 def muon_axes(params: Params) -> Params:
     """Tree of the axes that form the rows and columns of each kernel's matrix; None for parameters
     that are no kernels.
