@@ -170,9 +170,9 @@ def time_step(
     )
     tokens = program.rows * sum(program.task.lengths.values())
     values = {"step_ms": 1e3 * seconds, "tokens_per_s": round(tokens / seconds)}
-    peak = platform.job_peak_flops(product_dtype("auto"))
+    peak = platform.peak_flops(jax.devices()[0], product_dtype("auto"))
     if peak is not None:
-        values["mfu_pct"] = 100 * program.flops / (seconds * peak)
+        values["mfu_pct"] = 100 * program.flops / (seconds * peak * jax.device_count())
     memory = jax.devices()[0].memory_stats() or {}
     if "peak_bytes_in_use" in memory:  # the highest of this process so far
         values["peak_gib"] = memory["peak_bytes_in_use"] / 2**30

@@ -2,14 +2,21 @@
 """Traces of some steps, and FLOPs counted by hand."""
 
 import dataclasses
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
 
+from transformer_jax.parallel.sharding import ParallelConfig, make_mesh
 from transformer_jax.runs import build
 from transformer_jax.runs.config import read_settings
 from transformer_jax.tasks.losses import batch_shapes
-from transformer_jax.training.profiling import Profiler, count_products, step_products
+from transformer_jax.training.profiling import (
+    Profiler,
+    count_products,
+    step_products,
+    utilization,
+)
 
 
 def traces(directory):
@@ -69,3 +76,12 @@ def test_a_training_step_has_the_flops_of_the_textbook(tiny_config):
     matrices = 3 * attention + 2 * feed_forward + vocab * d_model
     weighing = 3 * 2 * 2 * length * d_model  # weights and values of three attentions, forward
     assert found == rows * length * (6 * matrices + 3 * weighing)
+
+
+def test_devices_that_replicas_leave_idle_do_no_work(monkeypatch):
+    """XLA counts the FLOPs of one device."""
+    monkeypatch.setattr(jax, "device_count", lambda: 8)
+    executable = SimpleNamespace(cost_analysis=lambda: {"flops": 10.0})
+    mesh = make_mesh(ParallelConfig(), jax.devices()[:1])
+    rates = utilization(6, "float32", SimpleNamespace(executable=executable), mesh)(0.5)
+    assert rates == {"xla_flops_per_s": 20.0}

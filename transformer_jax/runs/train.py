@@ -339,7 +339,7 @@ def fit(run: SingleRun, clock: GoodputTimer, until: int | None = None) -> TrainS
         checkpoints.provenance |= provenance.machine_provenance()
         checkpoints.provenance[provenance.STEP] = step.fingerprint.result()
         step_utilization = utilization(
-            engine.num_replicas * model.flops, settings.model.dtype, step
+            engine.num_replicas * model.flops, settings.model.dtype, step, engine.mesh
         )
     logger.info("compiled in %.1f s", time.perf_counter() - start)
     if provenance.STEP in saved:

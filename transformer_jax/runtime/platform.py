@@ -134,12 +134,6 @@ def peak_flops(device: jax.Device, dtype: jnp.dtype) -> float | None:
     return accelerator.peak(jnp.dtype(dtype).name) if accelerator else None
 
 
-def job_peak_flops(dtype: jnp.dtype) -> float | None:
-    """Peak FLOPs per second of all devices of the job; None if their kind is not known."""
-    peak = peak_flops(jax.devices()[0], dtype)
-    return peak and peak * jax.device_count()
-
-
 def usable_memory() -> int | None:
     """Bytes that programs may use on a device; None if the device does not say.
 

@@ -13,11 +13,12 @@ from typing import Any, NamedTuple, cast
 
 import jax
 from jax.extend.core import Jaxpr, Literal, Var, jaxprs_in_params
+from jax.sharding import Mesh
 
 from transformer_jax.nn.grouped_product import count_without_padding
 from transformer_jax.nn.ops import product_dtype
 from transformer_jax.parallel.engines import CompiledStep
-from transformer_jax.runtime.platform import job_peak_flops
+from transformer_jax.runtime.platform import peak_flops
 from transformer_jax.tasks.interface import Frozen, Task
 from transformer_jax.tasks.teachers import ModelTeacher
 
@@ -102,8 +103,9 @@ def step_products(task: Task, params: Any, batch: Any, frozen: Frozen) -> Produc
     """Counts the model's matrix products in a training step, with both passes of R-Drop.
 
     For each product of the forward pass, the backward pass has two of the same size, one for each
-    operand; a teacher has a forward pass alone. `largest` is that of the forward pass. A token
-    counts the products that it needs: with experts, those of the chosen ones.
+    operand, also where an operand is frozen; a teacher has a forward pass alone. `largest` is that
+    of the forward pass. A token counts the products that it needs: with experts, those of the
+    chosen ones.
     """
     key = jax.eval_shape(jax.random.key, 0)
     forward = count_products(task.loss, params, batch, key, frozen)
@@ -120,22 +122,24 @@ def step_bytes(step: CompiledStep) -> int:
     return memory.temp_size_in_bytes if memory else 0
 
 
-def utilization(flops: int, dtype: str, step: CompiledStep) -> Callable[[float], dict[str, float]]:
+def utilization(
+    flops: int, dtype: str, step: CompiledStep, mesh: Mesh
+) -> Callable[[float], dict[str, float]]:
     """Makes a function from the seconds of a step to metrics of hardware utilization.
 
-    The metrics are "mfu" (FLOPs of the model relative to the peak of the devices, of accelerators
+    The metrics are "mfu" (FLOPs of the model relative to the peak of the mesh, of accelerators
     alone) and "xla_flops_per_s" (FLOPs of the compiled step, as XLA counts them), if they are
-    known.
+    known. Replicas may use some devices of the machine alone.
     """
-    peak = job_peak_flops(product_dtype(dtype))
+    peak = peak_flops(mesh.devices.flat[0], product_dtype(dtype))
     device_flops = (step.executable.cost_analysis() or {}).get("flops")
 
     def metrics_of(seconds: float) -> dict[str, float]:
         metrics = {}
         if peak:
-            metrics["mfu"] = flops / (seconds * peak)
+            metrics["mfu"] = flops / (seconds * peak * mesh.size)
         if device_flops:
-            metrics["xla_flops_per_s"] = device_flops * jax.device_count() / seconds
+            metrics["xla_flops_per_s"] = device_flops * mesh.size / seconds
         return metrics
 
     return metrics_of
