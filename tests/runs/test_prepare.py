@@ -178,10 +178,12 @@ def test_a_run_saves_the_sizes_that_it_starts_with(tiny_config, tmp_path, fitted
     assert settings.tokenizer.vocab_size == saved.tokenizer.vocab_size
 
 
-def test_a_resumed_run_keeps_its_sizes(workdir, tiny_config, fitted):
-    """Its data would be scaled otherwise by this version."""
+def test_a_resumed_run_keeps_its_sizes(workdir, tiny_config, fitted, caplog):
+    """Its data would be scaled otherwise by this version. More steps are not taken silently."""
+    caplog.set_level(logging.INFO)
     saved = load_json(workdir / "config.json")
-    run = tj.train(tiny_config({"train.scale_to_data": True}), workdir)
+    run = tj.train(tiny_config({"train.scale_to_data": True, "train.num_steps": 99}), workdir)
+    assert f"num_steps stays 30, as all sizes do; --config={workdir}" in caplog.text
     assert sizes_of(run.settings) == sizes_of(saved) == sizes_of(load_json(workdir / "config.json"))
     assert saved.tokenizer.vocab_size == 800
     tj.train(override(saved, {"train.num_steps": 31}), workdir)

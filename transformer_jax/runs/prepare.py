@@ -424,8 +424,10 @@ _MOST_READ = 200_000  # examples
 
 
 def saved_sizes(path: Path) -> dict[str, int]:
-    """The fields `SCALED` in the config.json of a run."""
+    """The fields `SCALED` in the config.json of a run; logs how to train it with others."""
     saved = load_json(path).values
+    message = "train.scale_to_data: num_steps stays %d, as all sizes do; --config=%s takes others"
+    logger.info(message, saved["train.num_steps"], path)
     return {name: saved[name] for name in SCALED}
 
 
