@@ -115,7 +115,8 @@ def test_other_parameters_are_used_and_saved(trained, tmp_path):
 def test_a_saved_run_trains_on_as_the_run_itself(
     language_model, tiny_config, tiny_language_model, tmp_path
 ):
-    language_model.save(tmp_path / "saved")
+    """Also if it was trained on more devices than are here."""
+    language_model.with_config({"parallel.fsdp": 2}).save(tmp_path / "saved")
     shutil.copytree(language_model.workdir, tmp_path / "run")
     config = tiny_config(tiny_language_model | {"train.num_steps": 32})
     run, saved = (tj.train(config, tmp_path / name) for name in ("run", "saved"))

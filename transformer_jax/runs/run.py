@@ -39,6 +39,7 @@ from transformer_jax.nn.hooks import HookPoint, intercept_activations
 from transformer_jax.nn.int8 import convert_weights
 from transformer_jax.nn.layers import count_parameters
 from transformer_jax.parallel import hosts
+from transformer_jax.parallel.sharding import ParallelConfig
 from transformer_jax.runs import build
 from transformer_jax.runs.config import load_json, override, parsed, save_json, to_config
 from transformer_jax.runs.frozen import add_draft, load_frozen, with_stored_scores
@@ -250,9 +251,11 @@ class Run(Summarized):
 
     def _training_state(self) -> TrainState:
         """The state of the run's checkpoint, with the parameters of the run."""
-        engine = build.build_engine(self.settings, jax.local_devices()[:1])
-        _, _, init_state = build.build_training(self.settings, self.task, engine)
-        abstract = jax.eval_shape(init_state, self.settings.seed).saved
+        # On one device, also if the run was trained on more than are here.
+        settings = dataclasses.replace(self.settings, parallel=ParallelConfig())
+        engine = build.build_engine(settings, jax.local_devices()[:1])
+        _, _, init_state = build.build_training(settings, self.task, engine)
+        abstract = jax.eval_shape(init_state, settings.seed).saved
         snapshot = open_snapshot(self.workdir / CHECKPOINTS, self.step)
         state: TrainState = snapshot.state(abstract, OPTIONAL_FIELDS)
         # An average of snapshots, say, is of the workdir but not what its checkpoint holds.
