@@ -10,7 +10,7 @@ import pytest
 import transformer_jax as tj
 from tests.compiled import apply
 from transformer_jax.checkpoints.step_folder import named_leaves
-from transformer_jax.checkpoints.warm_start import warm_start
+from transformer_jax.checkpoints.warm_start import WarmStart
 from transformer_jax.models import MODELS
 
 
@@ -59,7 +59,7 @@ def test_an_encoder_has_the_layers_of_the_decoder(language_model, language_model
     config = dataclasses.replace(language_model.model.config, architecture="encoder_only")
     tokens = np.ones((1, 3), np.int32)
     new = jax.jit(MODELS["encoder_only"](config).init)(jax.random.key(1), tokens)["params"]
-    loaded = named_leaves(warm_start(new, language_model_workdir))
+    loaded = named_leaves(WarmStart(new, language_model_workdir).load(new))
     saved = named_leaves(language_model.params)
     heads = {name for name in loaded if name.startswith("prediction_head/")}
     for name in {*loaded} - heads:
@@ -70,7 +70,7 @@ def test_an_encoder_has_the_layers_of_the_decoder(language_model, language_model
 def test_merged_attention_has_the_parameters_of_the_decoder(language_model, language_model_workdir):
     """Without a source token it computes what the decoder did."""
     new = fresh(language_model, "encoder_decoder", block="merged")
-    params = warm_start(new, language_model_workdir)
+    params = WarmStart(new, language_model_workdir).load(new)
     assert not any("cross_attention" in name for name in named_leaves(params))
     config = dataclasses.replace(
         language_model.model.config,

@@ -9,7 +9,11 @@ import pytest
 import transformer_jax as tj
 from tests.refusals import assert_refused
 from transformer_jax.checkpoints.step_folder import named_leaves
-from transformer_jax.checkpoints.warm_start import WarmStart, warm_start
+from transformer_jax.checkpoints.warm_start import WarmStart
+
+
+def warm_start(params, workdir, own_target=False):
+    return WarmStart(params, workdir, own_target).load(params)
 
 
 @pytest.fixture

@@ -40,11 +40,6 @@ _SILENT = re.compile(r"/cross_attention/output/")
 """Parameters of an adapted decoder that start at zero: it then computes what it did before."""
 
 
-def warm_start(params: Any, workdir: Path, own_target: bool = False) -> Any:
-    """Fresh parameters, replaced where another run has them; see `WarmStart`."""
-    return WarmStart(params, workdir, own_target).load(params)
-
-
 class WarmStart:
     """Starts from the parameters of another run's latest checkpoint, where it has them.
 

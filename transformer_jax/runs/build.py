@@ -230,7 +230,8 @@ def build_training(
         tokens of its rows.
     """
     check_divided_tokens(settings, task)
-    schedule, optimizer = _optimizer(settings)
+    schedule = _schedule(settings)
+    optimizer = build_optimizer(settings)
     train = settings.train
     ema_decay = settings.optimizer.ema_decay
     # All frozen trees but the teacher's ("base", "reference") are of the task's own model.
@@ -266,8 +267,7 @@ def build_training(
 def build_update(settings: Settings, task: Task, engine: Engine) -> Callable[..., Update]:
     """Builds the pure function from a state and a batch, and traced numbers if there are any, to
     the update of `train_step`, with its gradients; errors as of `build_training`."""
-    _, optimizer = _optimizer(settings)
-    options = _update_options(settings, task, engine, optimizer)
+    options = _update_options(settings, task, engine, build_optimizer(settings))
     return functools.partial(compute_update, axis_name=engine.axis_name, **options)
 
 
@@ -301,9 +301,13 @@ def build_diagnostics(settings: Settings, task: Task, engine: Engine) -> Diagnos
     return Diagnostics(build_update(settings, task, engine), task.loss, engine.mesh)
 
 
-def _optimizer(settings: Settings) -> tuple[optax.Schedule, optax.GradientTransformation]:
-    schedule = make_schedule(settings.optimizer, settings.model.d_model, settings.train.num_steps)
-    return schedule, make_optimizer(settings.optimizer, schedule)
+def _schedule(settings: Settings) -> optax.Schedule:
+    return make_schedule(settings.optimizer, settings.model.d_model, settings.train.num_steps)
+
+
+def build_optimizer(settings: Settings) -> optax.GradientTransformation:
+    """Builds the optimizer, with the schedule of the run."""
+    return make_optimizer(settings.optimizer, _schedule(settings))
 
 
 def _update_options(

@@ -18,7 +18,7 @@ from ml_collections import ConfigDict
 
 from transformer_jax.checkpoints.step_folder import DATA, step_folders
 from transformer_jax.checkpoints.store import Checkpoints
-from transformer_jax.checkpoints.warm_start import warm_start
+from transformer_jax.checkpoints.warm_start import WarmStart
 from transformer_jax.data.batches.pipeline import StackedBatches, TrainBatches, replica_state
 from transformer_jax.errors import UserError
 from transformer_jax.logs.run_log import ReplicaLogs
@@ -286,11 +286,11 @@ class Replicas(SingleRun):
         state = create_state(init_state, self._seeds, abstract, is_loaded).saved
         if self.warm_start is None:
             return state
+        start = WarmStart(self.replica(state, 0).params, self.warm_start, self.has_own_target)
         states = []
         for i in range(len(self.members)):
             fresh = self.replica(state, i)
-            params = warm_start(fresh.params, self.warm_start, self.has_own_target)
-            states.append(fresh.with_params(params))
+            states.append(self.with_loaded(fresh, start.load(fresh.params)))
         stack = jax.jit(
             lambda states: jax.tree.map(lambda *leaves: jnp.stack(leaves), *states),
             out_shardings=self._replicas.replica_sharding,

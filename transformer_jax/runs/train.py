@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 from ml_collections import ConfigDict
 
 from transformer_jax.data.batches.pipeline import StackedBatches, TrainBatches
@@ -194,11 +195,23 @@ class SingleRun:
 
         def is_loaded(path: str) -> bool:
             part, _, name = path.partition("/")
-            warm = start is not None and part in ("params", "live") and name in start.replaced
-            return warm or part == FROZEN
+            if start is None or part == FROZEN:
+                return part == FROZEN
+            return part == "opt_state" or (part in ("params", "live") and name in start.replaced)
 
         state = create_state(init_state, self.settings.seed, abstract, is_loaded)
-        return state.with_params(start.load(state.params)) if start else state
+        return self.with_loaded(state, start.load(state.params)) if start else state
+
+    def with_loaded(self, state: TrainState, params: Any) -> TrainState:
+        """The first state with the parameters of another run, and the optimizer's state for them:
+        some optimizers keep a copy of the first parameters."""
+        optimizer = build.build_optimizer(self.settings)
+        shardings = jax.tree.map(lambda leaf: leaf.sharding, state.opt_state)
+        # A copy, because the step donates the buffers of both.
+        init = jax.jit(
+            lambda tree: optimizer.init(jax.tree.map(jnp.copy, tree)), out_shardings=shardings
+        )
+        return state.with_params(params).replace(opt_state=init(params))
 
     def frozen(self, abstract: Mapping[str, Any]) -> dict[str, Any]:
         """Loads the frozen parameters, of these shapes."""
