@@ -98,18 +98,12 @@ def make_replica_engine(
     *,
     same_batch: bool,
 ) -> ReplicaEngine:
-    """Makes an engine for R replicas, on as many devices as divide R; arguments as of
-    `ReplicaEngine`.
+    """Makes an engine for R replicas in one process, on as many devices as divide R; arguments as
+    of `ReplicaEngine`.
 
     Raises:
-      ValueError: there are several processes, or the config divides models, or has a number
-        of devices that does not divide the replicas.
+      ValueError: the config has a number of devices that does not divide the replicas.
     """
-    if math.prod(config.model_axes.values()) > 1 or jax.process_count() > 1:
-        raise ValueError(
-            "replicas need one process and whole models on each device: set all axes of parallel "
-            "except data to 1, or train the seeds one by one"
-        )
     data = config.data or math.gcd(num_replicas, jax.device_count())
     if num_replicas % data:
         raise ValueError(f"data {data} does not divide {num_replicas} replicas; set it to none")

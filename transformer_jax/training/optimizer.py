@@ -346,13 +346,12 @@ def frozen_labels(frozen: str, params: Params) -> Params:
 
 
 def count_frozen(frozen: str | None, params: Params) -> int:
-    """Number of the parameters that `optimizer.frozen` keeps as they are; errors as of
-    `frozen_labels`."""
+    """Number of the parameters that `frozen_labels` finds; 0 for None."""
     if frozen is None:
         return 0
-    labels = jax.tree.leaves(frozen_labels(frozen, params))
-    leaves = zip(labels, jax.tree.leaves(params), strict=True)
-    return sum(leaf.size for label, leaf in leaves if label == "frozen")
+    labels = frozen_labels(frozen, params)
+    sizes = jax.tree.map(lambda label, leaf: leaf.size * (label == "frozen"), labels, params)
+    return sum(jax.tree.leaves(sizes))
 
 
 def stop_frozen_gradients(frozen: str, params: Params) -> Params:
