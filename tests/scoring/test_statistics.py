@@ -105,6 +105,7 @@ def test_seeds_that_diverged_are_the_worst():
     assert test.seeds_to_decide is None and not test.differs
     (test,) = statistics.compare_seeds("bleu", values)
     assert test.differs  # all four are lower than every score of the base
+    assert test.difference.mean == -math.inf
 
 
 def test_holm_multiplies_by_the_tests_that_are_left():

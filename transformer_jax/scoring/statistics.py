@@ -150,8 +150,7 @@ def over_seeds(first: Sequence[float], second: Sequence[float]) -> Difference:
     number = (len(a), len(b))
     if not np.isfinite([*first, *second]).all():
         p = permutation_p(first, second)
-        with np.errstate(invalid="ignore"):  # between equal infinities
-            shift = float(np.nan_to_num(np.median(b) - np.median(a), nan=0.0, posinf=math.inf))
+        shift = float(paired_differences(np.median(b), np.median(a)))
         return Difference(shift, -math.inf, math.inf, p, "rank permutation", math.nan, number)
     mean = float(b.mean() - a.mean())
     effect = hedges_g(first, second)
