@@ -6,6 +6,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
+from jax.sharding import AbstractMesh, AxisType
+from jax.sharding import PartitionSpec as P
 
 from transformer_jax.parallel.program_fingerprint import program_fingerprint
 
@@ -139,6 +141,18 @@ def test_shapes_and_the_order_of_arguments_count():
 
     assert fingerprint(product, (4, 4), (4, 4)) != fingerprint(product, (8, 4), (4, 4))
     assert fingerprint(product, (4, 4), (4, 4)) != fingerprint(lambda x, y: y @ x, (4, 4), (4, 4))
+
+
+def test_what_each_device_computes_counts():
+    """As in the step of the engine pmap; here for two devices."""
+    mesh = AbstractMesh((2,), ("data",), axis_types=(AxisType.Auto,))
+    x = jax.ShapeDtypeStruct((4,), jnp.float32)
+
+    def of_each(function):
+        divided = jax.shard_map(function, mesh=mesh, in_specs=P("data"), out_specs=P("data"))
+        return program_fingerprint(jax.jit(divided).trace(x).lower(lowering_platforms=("cpu",)))
+
+    assert of_each(lambda x: x + x) == of_each(lambda x: jnp.add(x, x)) != of_each(lambda x: x * x)
 
 
 def test_callbacks_count_by_their_effect_not_by_their_number():
