@@ -84,10 +84,13 @@ class Instruction(CausalTask):
         )
         splitter.report(len(examples))
         if not len(texts):
-            raise UserError(
-                f"not one answer fits into a row of {self.max_length} tokens with what is asked; "
-                "raise data.max_length"
-            )
+            reasons = [*splitter.rejected]
+            if splitter.num_shortened:
+                row = f"a row of {self.max_length} tokens"
+                reasons.append(
+                    f"not one answer fits into {row} with what is asked; raise data.max_length"
+                )
+            raise UserError(f"no answer is left to learn: {'; '.join(reasons)}")
         return texts
 
     def predict(

@@ -7,6 +7,7 @@ B batch, T slots of a row.
 import dataclasses
 import functools
 import logging
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from itertools import batched
 from typing import Any, ClassVar, Self
@@ -77,8 +78,7 @@ class Preference(Instruction):
         """
         assert self.reference is not None
         pairs: list[tuple[EncodedConversation, EncodedConversation]] = []
-        ambiguous = 0
-        too_long = 0
+        left_out: Counter[str] = Counter()
         bar = tqdm(examples, "tokens", unit="pair", delay=BAR_AFTER_SECONDS, disable=None)
         for number, example in enumerate(bar, 1):
             turns = conversation_from_json(example["turns"])
@@ -89,24 +89,18 @@ class Preference(Instruction):
             except ValueError as error:
                 if not training:
                     raise UserError(f"pair {number}: {error}") from error
-                ambiguous += 1
+                left_out[str(error)] += 1
                 continue
             pair = self._pair(turns, answers)
             if pair is None:
-                too_long += 1
+                limit = f"a row of {self.max_length} tokens (data.max_length)"
+                left_out[f"an answer with its question is longer than {limit}"] += 1
             else:
                 pairs.append(pair)
-        for count, problem in (
-            (too_long, "have an answer that is longer than a row with its question; left out"),
-            (ambiguous, "contain text that looks like the template's markup; left out"),
-        ):
-            if count:
-                logger.warning("%d of %d pairs %s", count, len(examples), problem)
+        for reason, count in left_out.items():
+            logger.warning("%d of %d pairs are left out: %s", count, len(examples), reason)
         if not pairs:
-            raise UserError(
-                f"not one pair of answers fits into rows of {self.max_length} tokens with what is "
-                "asked; raise data.max_length"
-            )
+            raise UserError(f"no pair of answers is left: {'; '.join(left_out)}")
         chosen, rejected = (LossMaskedTexts.from_texts(texts) for texts in zip(*pairs, strict=True))
         reference = [self.reference(texts) for texts in (chosen, rejected)]
         return PreferencePairs(chosen, rejected, np.stack(reference, axis=1))
