@@ -32,7 +32,8 @@ class DataConfig(Configurable):
         "apart" (no token attends to another document).
       train_source, train_target, valid_source, valid_target, test_source, test_target: files of
         `parallel_text`, one sentence per line, plain, .gz or .zst. Several files, separated by
-        commas or matched by "*", are separate corpora.
+        commas or matched by "*", are separate corpora. A file may be in several pairs; a pair that
+        is listed twice is read once.
       train_text, valid_text, test_text: files of the sets that keep whole examples in one file:
         `seq2seq_tsv`, `json_lines`, `text`, `table`, `tagged_words` and `bracketed_trees`.
       documents: unit of a document in `text`: a "file", a non-blank "line", or a "paragraph" (lines

@@ -258,7 +258,8 @@ def open_corpora(config: DataConfig, split: str) -> dict[str, Corpus]:
             f"the split {split!r} of {config.name} is one corpus; set several sets or files"
         )
     files = getattr(config, f"{split}_text") or getattr(config, f"{split}_source") or ""
-    names = [Path(path).name.partition(".")[0] for path in expand_paths(files, "data")]
+    paths = dict.fromkeys(expand_paths(files, "data"))
+    names = [Path(path).name.partition(".")[0] for path in paths]
     if len(set(names)) != len(corpora):
         names = [str(i) for i in range(len(corpora))]
     return dict(zip(names, corpora, strict=True))

@@ -13,8 +13,9 @@ from unittest.mock import Mock
 import pytest
 
 from tests.data.writing import write
+from transformer_jax.data.config import DataConfig
 from transformer_jax.data.files import lines as lines_module
-from transformer_jax.data.files.lines import TextLines, expand_paths, paragraphs
+from transformer_jax.data.files.lines import TextLines, expand_paths, open_files, paragraphs
 from transformer_jax.errors import UserError
 
 
@@ -123,6 +124,11 @@ def test_paths_are_listed_matched_and_sorted(folder, monkeypatch):
     monkeypatch.setenv("HOME", str(folder))
     assert names("~/a.en,") == ["a.en"]
     assert names("/no/such/file") == ["file"]  # opening it says what is wrong
+    assert len(names(",".join(["no_such_file"] * 50))) == 50
+    config = DataConfig(train_text=f"{folder}/c.txt,{folder}/*")
+    assert [Path(path).name for path in open_files(config, "train", read=str)] == [
+        *("c.txt", "a.en", "b.en")
+    ]
 
 
 @pytest.mark.parametrize("name", ["text", "text.gz"])
@@ -143,7 +149,3 @@ def test_a_path_is_a_path_before_it_is_a_pattern(tmp_path, monkeypatch):
     assert expand_paths("train[1].txt,a", "data.train_text") == ["train[1].txt", "a"]
     assert expand_paths("train[1-3].txt", "data.train_text") == ["train1.txt"]
     assert expand_paths("a,b.txt", "data.train_text") == ["a,b.txt"]
-    assert expand_paths("train1.txt,train*.txt", "data.train_text") == [
-        "train1.txt",
-        "train[1].txt",
-    ]

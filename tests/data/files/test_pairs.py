@@ -2,7 +2,13 @@
 """Source-target pairs of aligned files, tab-separated lines and JSON lines."""
 
 from tests.data.writing import write
-from transformer_jax.data.files.pairs import drop_blank, read_aligned, read_tsv
+from transformer_jax.data.config import DataConfig
+from transformer_jax.data.files.pairs import (
+    drop_blank,
+    open_parallel_text,
+    read_aligned,
+    read_tsv,
+)
 
 
 def test_blank_pairs_are_dropped(tmp_path, caplog):
@@ -22,3 +28,13 @@ def test_blank_pairs_are_dropped(tmp_path, caplog):
 def test_tab_separated_pairs_are_read(tmp_path):
     path = write(tmp_path / "pairs.tsv.gz", "a b\tc\n\td\r\n")
     assert list(read_tsv(path)) == [{"source": "a b", "target": "c"}, {"source": "", "target": "d"}]
+
+
+def test_a_file_may_be_in_several_pairs(tmp_path):
+    for language in ("en", "de", "fr"):
+        write(tmp_path / language, f"{language}\n")
+    listed = (("en", "en", "de", "en"), ("de", "fr", "fr", "de"))
+    source, target = (",".join(str(tmp_path / name) for name in names) for names in listed)
+    config = DataConfig(name="parallel_text", train_source=source, train_target=target)
+    pairs = [tuple(example.values()) for (example,) in open_parallel_text(config, "train")]
+    assert pairs == [("en", "de"), ("en", "fr"), ("de", "fr")]

@@ -147,7 +147,8 @@ def open_files(
     Raises:
       UserError: no file is configured, or one cannot be used.
     """
-    return [read(path) for path in configured_paths(config, f"{split}_text")]
+    paths = configured_paths(config, f"{split}_text")
+    return [read(path) for path in dict.fromkeys(paths)]  # several patterns may match a file
 
 
 def configured_paths(config: DataConfig, field: str) -> list[str]:
@@ -174,7 +175,7 @@ def expand_paths(paths: str, field: str) -> list[str]:
     Raises:
       UserError: a pattern matches no file, or a remote file cannot be read.
     """
-    if Path(paths).expanduser().exists():  # a comma or a bracket may be part of its name
+    if os.path.exists(os.path.expanduser(paths)):  # a comma or a bracket may be part of its name
         return [os.path.expanduser(paths)]
     expanded: list[str] = []
     for pattern in map(os.path.expanduser, filter(None, paths.split(","))):
@@ -182,7 +183,7 @@ def expand_paths(paths: str, field: str) -> list[str]:
         if not matches:
             raise UserError(f"{field}: no file matches {pattern}")
         expanded += matches
-    return [*dict.fromkeys(expanded)]  # a file named twice is read once
+    return expanded
 
 
 def _matches(pattern: str) -> list[str]:

@@ -39,7 +39,9 @@ def open_parallel_text(config: DataConfig, split: str) -> Sequence[Corpus]:
             f"data.{fields[0]} names {len(sources)} files, data.{fields[1]} {len(targets)}; "
             "file i of one must be aligned with file i of the other"
         )
-    return [open_aligned(pair, split) for pair in zip(sources, targets, strict=True)]
+    # A file may be the source of several targets, or be named on both sides.
+    pairs = dict.fromkeys(zip(sources, targets, strict=True))
+    return [open_aligned(pair, split) for pair in pairs]
 
 
 def open_aligned(paths: Sequence[str], split: str) -> Corpus:
