@@ -15,13 +15,7 @@ import os
 from collections.abc import Callable, Mapping
 from typing import NoReturn
 
-from transformer_jax.conversations.templates import (
-    CONTENT,
-    EOS,
-    TEMPLATES,
-    Template,
-    join_inputs,
-)
+from transformer_jax.conversations.templates import CONTENT, EOS, TEMPLATES, Template
 from transformer_jax.conversations.turns import ASSISTANT, SYSTEM, USER, Conversation, Turn
 from transformer_jax.errors import UserError
 from transformer_jax.ranges import short_repr
@@ -87,7 +81,7 @@ class ModelTemplate(Template):
     render_original: Render | None = None
 
     def complete_turns(self, conversation: Conversation) -> Conversation:
-        conversation = tuple(join_inputs(conversation))  # a model knows no role of inputs
+        conversation = tuple(self.join_inputs(conversation))  # a model knows no role of inputs
         turns = super().complete_turns(conversation)
         assert self.render_original
         asks = conversation[-1].role != ASSISTANT

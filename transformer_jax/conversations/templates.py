@@ -113,7 +113,7 @@ class Template:
             raise ValueError("the template has no system turn; leave it out")
         turns = [*self._default_system_turn(conversation), *conversation]
         if self.input is None:
-            turns = join_inputs(turns)
+            turns = self.join_inputs(turns)
         if self.trims:
             turns = [turn._replace(content=turn.content.strip()) for turn in turns]
         if self.thinks:
@@ -125,6 +125,17 @@ class Template:
                 for i, turn in enumerate(turns)
             ]
         return tuple(turns)
+
+    @staticmethod
+    def join_inputs(turns: Iterable[Turn]) -> list[Turn]:
+        """Appends each input to its question, after a blank line."""
+        joined: list[Turn] = []
+        for turn in turns:
+            if turn.role == INPUT:
+                joined[-1] = Turn(USER, f"{joined[-1].content}\n\n{turn.content}")
+            else:
+                joined.append(turn)
+        return joined
 
     def _default_system_turn(self, conversation: Conversation) -> Iterator[Turn]:
         if conversation[0].role == SYSTEM or self.default_system is None:
@@ -184,17 +195,6 @@ class Template:
                 return position
             position = text.find(suffix, position + 1)
         raise ValueError(f"nothing ends the turn that begins at character {start}")
-
-
-def join_inputs(turns: Iterable[Turn]) -> list[Turn]:
-    """Appends each input to its question, after a blank line."""
-    joined: list[Turn] = []
-    for turn in turns:
-        if turn.role == INPUT:
-            joined[-1] = Turn(USER, f"{joined[-1].content}\n\n{turn.content}")
-        else:
-            joined.append(turn)
-    return joined
 
 
 def _with_reasoning(answer: str, is_last: bool) -> str:

@@ -9,7 +9,7 @@ import functools
 import hashlib
 from collections.abc import Mapping, Sequence
 from itertools import batched
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -36,22 +36,6 @@ _TARGET = "target"
 """Feature whose slots are the predictions of a row."""
 
 
-class Teacher(Protocol):
-    """Gives the predictions that a student is compared with; its tree is frozen["teacher"]."""
-
-    def init(self, rng: jax.Array) -> Params:
-        """Returns a tree of the teacher's shapes."""
-
-    def predictions(self, params: Params, batch: Batch, inputs: Any, method: str) -> Any:
-        """Returns the predictions for a batch, as `Distillation.of_taught` takes them.
-
-        Args:
-          params: the tree.
-          inputs: arguments of the student's model.
-          method: its method that predicts.
-        """
-
-
 @dataclasses.dataclass(frozen=True)
 class ModelTeacher:
     """Model of another run, which predicts in each step.
@@ -63,9 +47,12 @@ class ModelTeacher:
     task: Task
 
     def init(self, rng: jax.Array) -> Params:
+        """Returns a tree of the shapes of the tree `frozen["teacher"]`."""
         return self.task.init(rng)
 
     def predictions(self, params: Params, batch: Batch, inputs: Any, method: str) -> Any:
+        """Returns what `Distillation.of_taught` compares with, of the inputs and the method of the
+        student's model that predicts."""
         with auxiliary.collect():  # a teacher's are not trained
             return apply_model(self.task.model, params, *inputs, method=method)
 
@@ -110,6 +97,10 @@ class StoredTeacher:
     def numbered(self, items: Sequence[Any]) -> Sequence[tuple[Any, int]]:
         """The items with their first rows."""
         return Parsed(range(len(items)), functools.partial(_numbered, items, self.starts))
+
+
+Teacher = ModelTeacher | StoredTeacher
+"""Gives the predictions that a student is compared with."""
 
 
 def _numbered(items: Sequence[Any], starts: np.ndarray, index: int) -> tuple[Any, int]:
