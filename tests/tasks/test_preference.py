@@ -8,6 +8,7 @@ import pytest
 from tests.tasks import compiled
 from tests.tasks.conftest import CHAT
 from transformer_jax.conversations import Turn, conversation_to_json
+from transformer_jax.data.examples import Corpora
 from transformer_jax.errors import UserError
 
 PAIRS = [("the old man", "sees a dog", "walks"), ("a dog", "walks home .", "men and women")]
@@ -103,6 +104,11 @@ def test_the_loss_of_packed_pairs_is_that_of_each_alone(build, batches_of, sums_
     alone = [sums_of(task, params, [one]) for one in EXAMPLES]
     for name in ("loss", "margin", "chosen_reward"):
         assert together[name] == pytest.approx(sum(one[name] for one in alone), rel=1e-5)
+
+
+def test_corpora_keep_their_weights(task):
+    items = task.prepare(Corpora((EXAMPLES[:1], EXAMPLES[1:]), (3.0, 1.0)), training=True)
+    assert items.weights == (3.0, 1.0) and [*map(len, items.parts)] == [1, 2]
 
 
 def test_dropout_differs_between_keys(build, params, batches_of):

@@ -27,7 +27,7 @@ from transformer_jax.data.batches.loss_masks import (
     PreferencePairs,
 )
 from transformer_jax.data.batches.windows import BAR_AFTER_SECONDS
-from transformer_jax.data.examples import Corpus
+from transformer_jax.data.examples import Corpus, Features, map_corpora
 from transformer_jax.errors import UserError
 from transformer_jax.metrics import padding_sums
 from transformer_jax.tasks.instruction import Instruction
@@ -67,7 +67,7 @@ class Preference(Instruction):
     def build(cls, parts: TaskParts, **fields: Any) -> Self:
         return super().build(parts, beta=parts.task.beta, **fields)
 
-    def prepare(self, examples: Corpus, training: bool) -> PreferencePairs:
+    def prepare(self, examples: Corpus, training: bool) -> Sequence[Features]:
         """Returns both answers of each pair as tokens after the prompt. The first questions of a
         long conversation are left out. Pairs that do not fit into a row are skipped, with a
         warning.
@@ -76,6 +76,9 @@ class Preference(Instruction):
           UserError: no pair is left; or, except in training, a turn contains text that looks like
             the template's markup.
         """
+        return map_corpora(examples, functools.partial(self._pairs, training=training))
+
+    def _pairs(self, examples: Corpus, training: bool) -> PreferencePairs:
         assert self.reference is not None
         pairs: list[tuple[EncodedConversation, EncodedConversation]] = []
         left_out: Counter[str] = Counter()

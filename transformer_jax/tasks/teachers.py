@@ -7,6 +7,7 @@ B batch, T slots of a row.
 import dataclasses
 import functools
 import hashlib
+import itertools
 from collections.abc import Mapping, Sequence
 from itertools import batched
 from typing import Any, NamedTuple
@@ -18,7 +19,7 @@ import numpy as np
 from transformer_jax.data.batches.order import IndexedRng
 from transformer_jax.data.batches.packing import padded_batch
 from transformer_jax.data.batches.windows import Windows
-from transformer_jax.data.examples import Features, Parsed
+from transformer_jax.data.examples import Corpora, Features, Parsed
 from transformer_jax.errors import UserError
 from transformer_jax.losses import TopPredictions
 from transformer_jax.models import apply_model
@@ -96,7 +97,11 @@ class StoredTeacher:
 
     def numbered(self, items: Sequence[Any]) -> Sequence[tuple[Any, int]]:
         """The items with their first rows."""
-        return Parsed(range(len(items)), functools.partial(_numbered, items, self.starts))
+        parse = functools.partial(_numbered, items, self.starts)
+        if not isinstance(items, Corpora):
+            return Parsed(range(len(items)), parse)
+        parts = (Parsed(range(*ends), parse) for ends in itertools.pairwise(items.starts))
+        return Corpora(tuple(parts), items.weights)
 
 
 Teacher = ModelTeacher | StoredTeacher
