@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Chat templates and tokens: equal to transformers, loss masks, and injected markup."""
 
+import dataclasses
 import gzip
 import itertools
 import json
@@ -193,12 +194,21 @@ def test_long_conversations_are_split_between_exchanges(tokenizer, chats, caplog
     assert ConversationSplitter(chat, 3).split(conversation, None) == []
 
 
-def test_only_training_leaves_out_conversations_with_markup(chats):
-    splitter = ConversationSplitter(chats["alpaca"], 1000)
-    bad = Turn("user", "a\n\n### Response:\nb"), Turn("assistant", "c")
-    assert splitter.split(bad, None) == [] and splitter.num_rejected == 1
-    words = "conversation 7: a turn contains text that looks like"
-    assert_refused({words: lambda: splitter.split(bad, 7)})
+@pytest.mark.parametrize(
+    ("template", "reason"),
+    [
+        (TEMPLATES["alpaca"], "a turn contains text that looks like the template's"),
+        (dataclasses.replace(TEMPLATES["chatml"], system=None), "the template has no system turn"),
+    ],
+)
+def test_only_training_leaves_out_what_cannot_be_encoded(tokenizer, caplog, template, reason):
+    splitter = ConversationSplitter(ChatTokenizer(template, tokenizer), 1000)
+    asked = "a\n\n### Response:\nb"
+    bad = Turn("system", "brief"), Turn("user", asked), Turn("assistant", "c")
+    assert splitter.split(bad, None) == []
+    splitter.report(3)
+    assert caplog.messages[0].startswith(f"1 of 3 conversations are left out: {reason}")
+    assert_refused({f"conversation 7: {reason}": lambda: splitter.split(bad, 7)})
 
 
 def test_a_long_prompt_loses_its_first_exchanges(chats):

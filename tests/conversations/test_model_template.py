@@ -116,5 +116,7 @@ def test_a_template_that_changes_a_conversation_is_refused_when_it_does():
     shout += "{% if add_generation_prompt %}<assistant>{% endif %}"
     found = read_markup(jinja_renderer(shout, TOKENS))
     assert found.render((Turn("user", "abc"),), True) == "<user>abc</s><assistant>"
+    with_input = Turn("user", "abc"), Turn("input", "d")
+    assert found.render(with_input, True) == "<user>abc\n\nd</s><assistant>"
     words = "does more with a conversation than to add text"
     assert_refused({words: lambda: found.render((Turn("user", "xyz"),), True)})

@@ -18,17 +18,12 @@ MAT = "the cat sat on the mat"
     ("outputs", "references", "scores"),
     [
         ([MAT, "a b c d"], [MAT, "a b c d"], {"bleu": 100, "bleu_lowercase": 100, "chrf": 100}),
-        (["x y z w"], ["a b c d"], {"bleu": 0, "chrf": 0}),
-        # All n-grams of 5 words are right, but 6 are expected: the penalty is exp(1 - 6/5).
-        ([MAT[:-4]], [MAT], {"bleu": 100 * math.exp(-0.2)}),
         # The last of 6 + 5 words is wrong; n-grams are counted over both sentences.
         (
             [MAT, "we see the old dog"],
             [MAT, "we see the old cat"],
             {"bleu": 100 * (10 / 11 * 8 / 9 * 6 / 7 * 4 / 5) ** (1 / 4)},
         ),
-        # 2/3, 1/2 and 0 of the n-grams of "abc" are in "abd", and the same backwards: F2.
-        (["abc"], ["abd"], {"chrf": 100 * 7 / 18}),
         (["The Cat Sat On The Mat"], [MAT], {"bleu": 0, "bleu_lowercase": 100}),
         # 13a: the full stop of detokenized text is a token of its own, not part of "mat.".
         ([MAT + "."], [MAT + " ."], {"bleu": 100}),

@@ -8,9 +8,11 @@ import pytest
 
 from tests.tasks.conftest import TURNS
 from transformer_jax.conversations import conversation_to_json, parse_conversation
+from transformer_jax.data.examples import Corpora
 from transformer_jax.tasks.base import LabelingTask, preprocess_sampled
 from transformer_jax.tasks.config import TaskConfig
 from transformer_jax.tasks.parsing import tree_symbols
+from transformer_jax.tasks.teachers import StoredTeacher
 from transformer_jax.tokenization import NUM_SPECIALS, SymbolTokenizer, Tokenizers
 
 DECODER = {"model.architecture": "decoder_only", "model.max_length": 96, "data.max_length": 96}
@@ -81,6 +83,17 @@ def test_drawn_tokens_are_of_the_same_text(sampled):
     again = preprocess_sampled(task, item, np.random.default_rng(3))
     for name, values in drawn[3].items():
         np.testing.assert_array_equal(values, again[name])
+
+
+def test_corpora_keep_their_weights(request, sampled):
+    task, _ = sampled
+    example = EXAMPLES[request.node.callspec.params["sampled"]]
+    weighted = Corpora(([example], [example] * 2), (3.0, 1.0))
+    starts = np.arange(3)
+    items = task.prepare(weighted, training=True)
+    for kept in (items, StoredTeacher(None, starts, "").numbered(items)):
+        assert kept.weights == (3.0, 1.0) and [*map(len, kept.parts)] == [1, 2]
+    assert [start for _, start in kept] == [*starts]
 
 
 def test_an_example_whose_drawn_tokens_do_not_fit_keeps_its_usual_ones(sampled):

@@ -12,6 +12,7 @@ from tests.refusals import assert_refused
 from tests.tasks import compiled
 from transformer_jax.data.batches.pipeline import eval_batches
 from transformer_jax.inference.config import DecodeConfig, UnmaskOptions
+from transformer_jax.tasks.base import preprocess_sampled
 from transformer_jax.tokenization import TokenizerConfig, train_tokenizers
 
 PAIRS = [
@@ -24,15 +25,14 @@ FIELDS = {
     "data.max_source_length": 16,
     "data.max_target_length": 8,
 }
-
-
+SIDES = ("source", "target")
 LEARNED = {"model__positions": "learned", "model__max_length": 16}
 
 
 @pytest.fixture(scope="module")
 def tokenizers(tmp_path_factory):
     config = TokenizerConfig("char", vocab_size=16, normalization="identity")
-    texts = {side: ["abc"] for side in ("source", "target")}
+    texts = dict.fromkeys(SIDES, ["abc"])
     return train_tokenizers(config, texts, tmp_path_factory.mktemp("tokenizer"), {}, True)
 
 
@@ -50,6 +50,21 @@ def one_row(task, source, target):
     """The batch of a pair in which the tokens `target`, masks or not, are read."""
     rows = [task.row(source, np.array(target), np.zeros(len(target), bool), has_length=True)]
     return eval_batches(rows, lambda row, _: row, lengths=task.lengths, rows=1)[0]
+
+
+def test_tokens_are_drawn_of_the_same_text(task_with, tmp_path):
+    text = "the old man sees the old dog"
+    config = TokenizerConfig("byte_bpe", vocab_size=280)
+    tokenizers = train_tokenizers(config, dict.fromkeys(SIDES, [text]), tmp_path / "t", {}, True)
+    changes = {"tokenizer.kind": "byte_bpe", "tokenizer.sampling": 0.4, "model.max_length": 64}
+    changes |= {f"data.max_{side}_length": 64 for side in SIDES}
+    task = task_with(tokenizers, "mask_predict", FIELDS | changes)
+    (item,) = task.prepare([dict.fromkeys(SIDES, text)], training=True)
+    rows = [preprocess_sampled(task, item, np.random.default_rng(seed)) for seed in range(4)]
+    decode = tokenizers.text("source").decode
+    assert {decode(row["source"]) for row in rows} == {text}
+    for feature in SIDES:
+        assert len({len(row[feature]) for row in rows}) > 1
 
 
 def test_a_number_of_target_tokens_drawn_uniformly_is_masked(task):

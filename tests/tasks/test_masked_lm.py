@@ -16,10 +16,13 @@ from transformer_jax.tasks.masked_lm import (
     fill_blanks,
     restore_beyond,
 )
+from transformer_jax.tokenization import TokenizerConfig, train_tokenizers
 from transformer_jax.tokenization.specials import BOS, EOS, MASK
 
 TEXT = {"text": "the old man sees a dog .\nthe dog sees the old man .\n"}
 MODEL = {"model.architecture": "encoder_only", "model.num_token_types": 2}
+WHOLE_WORDS = {"task.whole_words": True, "task.mask_rate": 0.3, "data.max_length": 64}
+WHOLE_WORDS |= {"model.max_length": 64}
 
 
 @pytest.fixture(scope="module")
@@ -30,8 +33,8 @@ def build(tokenizers_of, task_with):
     return build
 
 
-def masked_many_times(task, text=TEXT, times=400):
-    example = task.prepare([text], training=False)[0]
+def masked_many_times(task, texts=(TEXT,), times=400):
+    example = task.prepare(texts, training=False)[0]
     plain = np.array([BOS, *example["input"], EOS])
     found = [task.preprocess(example, np.random.default_rng(i)) for i in range(times)]
     assert all(set(one) == {"text", "labels"} for one in found)
@@ -64,11 +67,14 @@ def test_the_share_of_masks_follows_the_place_in_the_order(build):
     assert task.num_predicted == build(task__mask_rate=0.4).num_predicted
 
 
-def test_whole_words_are_chosen_together(build):
-    task = build(task__whole_words=True, task__mask_rate=0.3)
-    plain, _, labels = masked_many_times(
-        task, {"text": "a young woman walks home with men and women"}
-    )
+@pytest.mark.parametrize("kind", ["wordpiece", "byte_bpe"])
+def test_whole_words_are_chosen_together(task_with, tmp_path, kind):
+    config = TokenizerConfig(kind, vocab_size={"wordpiece": 60, "byte_bpe": 280}[kind])
+    texts = {"text": [TEXT["text"]]}
+    tokenizers = train_tokenizers(config, texts, tmp_path / "tokenizer", {}, True)
+    task = task_with(tokenizers, "masked_lm", MODEL | WHOLE_WORDS)
+    documents = [{"text": text} for text in ("the old man", "mends a hog", "the dog")]
+    plain, _, labels = masked_many_times(task, documents)
     starts = np.array(task.tokenizers["text"].starts_word(plain))
     assert not starts.all()
     words = np.cumsum(starts)
@@ -76,6 +82,8 @@ def test_whole_words_are_chosen_together(build):
         for word in np.unique(words[row]):
             assert row[words == word].all()
         assert row.any()
+    for end in 1 + np.flatnonzero(plain[1:-1] == EOS):  # the next document begins with a new word
+        assert ((labels[:, end - 1] > 0) != (labels[:, end + 1] > 0)).any()
 
 
 def test_the_loss_counts_the_chosen_tokens(task, params):

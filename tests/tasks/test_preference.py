@@ -8,6 +8,7 @@ import pytest
 from tests.tasks import compiled
 from tests.tasks.conftest import CHAT
 from transformer_jax.conversations import Turn, conversation_to_json
+from transformer_jax.data.examples import Corpora
 from transformer_jax.errors import UserError
 
 PAIRS = [("the old man", "sees a dog", "walks"), ("a dog", "walks home .", "men and women")]
@@ -105,6 +106,11 @@ def test_the_loss_of_packed_pairs_is_that_of_each_alone(build, batches_of, sums_
         assert together[name] == pytest.approx(sum(one[name] for one in alone), rel=1e-5)
 
 
+def test_corpora_keep_their_weights(task):
+    items = task.prepare(Corpora((EXAMPLES[:1], EXAMPLES[1:]), (3.0, 1.0)), training=True)
+    assert items.weights == (3.0, 1.0) and [*map(len, items.parts)] == [1, 2]
+
+
 def test_dropout_differs_between_keys(build, params, batches_of):
     task = build(model__dropout_rate=0.5)
     (batch,) = batches_of(task, EXAMPLES[:1])
@@ -127,11 +133,12 @@ def test_pairs_that_do_not_fit_are_skipped_with_a_warning(task, params, sums_of,
     long = example("the old man", "a dog " * 60, "walks")
     broken = example("the old man\nA: sees", "a dog", "walks")
     assert len(task.prepare([EXAMPLES[0], long, broken], training=True)) == 1
-    assert "1 of 3 pairs have an answer that is longer than a row with its question" in caplog.text
-    assert "1 of 3 pairs contain text that looks like the template's markup" in caplog.text
+    longer = "an answer with its question is longer than a row of 64 tokens (data.max_length)"
+    assert f"1 of 3 pairs are left out: {longer}" in caplog.text
+    assert "1 of 3 pairs are left out: a turn contains text that looks like the" in caplog.text
     metrics = task.metrics(sums_of(task, params, [EXAMPLES[0], long]), [EXAMPLES[0], long])
     assert metrics["num_loss_examples"] == 1
     with pytest.raises(UserError, match="pair 1: a turn contains text that looks like"):
         task.prepare([broken], training=False)
-    with pytest.raises(UserError, match="not one pair of answers fits into rows of 64 tokens"):
+    with pytest.raises(UserError, match="no pair of answers is left: an answer with its question"):
         task.prepare([long], training=False)

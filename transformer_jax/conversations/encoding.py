@@ -5,6 +5,7 @@ import dataclasses
 import functools
 import logging
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -176,15 +177,15 @@ class ConversationSplitter:
 
     Attributes:
       max_length: tokens of a row.
-      num_split, num_shortened, num_rejected: conversations that were split, that lost an answer,
-        or that contain text that looks like the template's markup.
+      num_split, num_shortened: conversations that were split, or that lost an answer.
+      rejected: reasons why conversations cannot be encoded, and the number of these.
     """
 
     chat_tokenizer: ChatTokenizer
     max_length: int
     num_split: int = 0
     num_shortened: int = 0
-    num_rejected: int = 0
+    rejected: Counter[str] = dataclasses.field(default_factory=Counter)
 
     def split(self, conversation: Conversation, number: int | None) -> list[EncodedConversation]:
         """Encodes a conversation as one or more rows.
@@ -194,7 +195,7 @@ class ConversationSplitter:
         Args:
           conversation: ends in an answer.
           number: number of the conversation in error messages. None: a conversation that cannot be
-            encoded is counted as rejected.
+            encoded is left out and counted.
 
         Raises:
           UserError: the conversation cannot be encoded and has a number.
@@ -204,7 +205,7 @@ class ConversationSplitter:
         except ValueError as error:
             if number is not None:
                 raise UserError(f"conversation {number}: {error}") from error
-            self.num_rejected += 1
+            self.rejected[str(error)] += 1
             return []
         if self._fits(whole):
             return [whole]
@@ -251,7 +252,7 @@ class ConversationSplitter:
                 "were shortened: a question and its answer take more than a row of "
                 f"{self.max_length} tokens (data.max_length), and are left out",
             ),
-            (self.num_rejected, "contain text that looks like the template's markup, left out"),
+            *((number, f"are left out: {reason}") for reason, number in self.rejected.items()),
         ):
             if number:
                 logger.warning("%d of %d conversations %s", number, count, message)

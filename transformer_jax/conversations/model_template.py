@@ -81,6 +81,7 @@ class ModelTemplate(Template):
     render_original: Render | None = None
 
     def complete_turns(self, conversation: Conversation) -> Conversation:
+        conversation = tuple(self.join_inputs(conversation))  # a model knows no role of inputs
         turns = super().complete_turns(conversation)
         assert self.render_original
         asks = conversation[-1].role != ASSISTANT

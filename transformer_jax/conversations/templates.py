@@ -6,7 +6,7 @@
 
 import dataclasses
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 from transformer_jax.conversations.turns import ASSISTANT, INPUT, SYSTEM, USER, Conversation, Turn
@@ -112,23 +112,30 @@ class Template:
         if self.system is None and conversation[0].role == SYSTEM:
             raise ValueError("the template has no system turn; leave it out")
         turns = [*self._default_system_turn(conversation), *conversation]
-        joined: list[Turn] = []
-        for turn in turns:
-            if turn.role == INPUT and self.input is None:
-                joined[-1] = Turn(USER, f"{joined[-1].content}\n\n{turn.content}")
-            else:
-                joined.append(turn)
+        if self.input is None:
+            turns = self.join_inputs(turns)
         if self.trims:
-            joined = [turn._replace(content=turn.content.strip()) for turn in joined]
+            turns = [turn._replace(content=turn.content.strip()) for turn in turns]
         if self.thinks:
-            last = len(joined) - 1
-            joined = [
+            last = len(turns) - 1
+            turns = [
                 turn._replace(content=_with_reasoning(turn.content, i == last))
                 if turn.role == ASSISTANT
                 else turn
-                for i, turn in enumerate(joined)
+                for i, turn in enumerate(turns)
             ]
-        return tuple(joined)
+        return tuple(turns)
+
+    @staticmethod
+    def join_inputs(turns: Iterable[Turn]) -> list[Turn]:
+        """Appends each input to its question, after a blank line."""
+        joined: list[Turn] = []
+        for turn in turns:
+            if turn.role == INPUT:
+                joined[-1] = Turn(USER, f"{joined[-1].content}\n\n{turn.content}")
+            else:
+                joined.append(turn)
+        return joined
 
     def _default_system_turn(self, conversation: Conversation) -> Iterator[Turn]:
         if conversation[0].role == SYSTEM or self.default_system is None:

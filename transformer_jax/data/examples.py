@@ -129,6 +129,11 @@ class Corpora[Item](RandomAccess[Item]):
         part = bisect.bisect_right(self.starts, index) - 1
         return self.parts[part][index - self.starts[part]]
 
-    def map_parts[Made](self, make: Callable[[Sequence[Item]], Sequence[Made]]) -> "Corpora[Made]":
-        """Applies `make` to each corpus; weights stay."""
-        return Corpora(tuple(map(make, self.parts)), self.weights)
+
+def map_corpora[Item, Made](
+    examples: Sequence[Item], make: Callable[[Sequence[Item]], Sequence[Made]]
+) -> Sequence[Made]:
+    """`make` of the examples, or of each corpus of some with weights, which it would lose."""
+    if isinstance(examples, Corpora) and examples.weights:
+        return Corpora(tuple(map(make, examples.parts)), examples.weights)
+    return make(examples)

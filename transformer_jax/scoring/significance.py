@@ -3,6 +3,7 @@
 
 import contextlib
 import logging
+import operator
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -76,10 +77,8 @@ def translation_significance(
             )()
             _, resampled = PairedTest(systems, metrics, [list(references)], "bs", _TRIALS)()
         for name, label in zip(names, signatures, strict=True):
-            pairs = zip(first, second, strict=True)
-            if name in _IGNORE_CASE:
-                pairs = ((one.lower(), other.lower()) for one, other in pairs)
-            num_different = sum(one != other for one, other in pairs)
+            normalize: Callable[[str], str] = str.lower if name in _IGNORE_CASE else str
+            num_different = sum(map(operator.ne, map(normalize, first), map(normalize, second)))
             signature = str(signatures[label])
             results = randomized[label], resampled[label]
             tests.append(_paired_scores(name, signature, *results, num_different))

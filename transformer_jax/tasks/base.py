@@ -133,7 +133,7 @@ class BaseTask(Summarized):
 
     @functools.cached_property
     def scores(self) -> Callable[[Params, Batch], tuple[jax.Array, jax.Array]]:
-        """Compiled (parameters, packed batch) -> `row_scores` of the labels."""
+        """Scores of packed batches, as `compiled_scores` compiles them."""
         return compiled_scores(self.model, self.supervised, self.loss_options)
 
     def metrics(self, sums: Mapping[str, Any], examples: Corpus) -> dict[str, Any]:

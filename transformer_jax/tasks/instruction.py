@@ -22,7 +22,7 @@ from transformer_jax.conversations import (
 from transformer_jax.conversations.encoding import ChatTokenizer, ConversationSplitter, fit_prompt
 from transformer_jax.data.batches.loss_masks import LOSS_MASK_FEATURES, LossMaskedTexts
 from transformer_jax.data.batches.windows import BAR_AFTER_SECONDS
-from transformer_jax.data.examples import Corpus, Features
+from transformer_jax.data.examples import Corpus, Features, map_corpora
 from transformer_jax.errors import UserError
 from transformer_jax.inference.config import DecodeConfig
 from transformer_jax.inference.generation import TokenGenerator
@@ -73,6 +73,9 @@ class Instruction(CausalTask):
           UserError: no answer is left; or, except in training, a turn contains text that looks like
             the template's markup.
         """
+        return map_corpora(examples, functools.partial(self._rows, training=training))
+
+    def _rows(self, examples: Corpus, training: bool) -> LossMaskedTexts:
         splitter = ConversationSplitter(self.chat_tokenizer, self.max_length)
         bar = tqdm(examples, "tokens", unit="conv", delay=BAR_AFTER_SECONDS, disable=None)
         texts = LossMaskedTexts.from_texts(
@@ -84,10 +87,13 @@ class Instruction(CausalTask):
         )
         splitter.report(len(examples))
         if not len(texts):
-            raise UserError(
-                f"not one answer fits into a row of {self.max_length} tokens with what is asked; "
-                "raise data.max_length"
-            )
+            reasons = [*splitter.rejected]
+            if splitter.num_shortened:
+                row = f"a row of {self.max_length} tokens"
+                reasons.append(
+                    f"not one answer fits into {row} with what is asked; raise data.max_length"
+                )
+            raise UserError(f"no answer is left to learn: {'; '.join(reasons)}")
         return texts
 
     def predict(

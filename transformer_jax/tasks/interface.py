@@ -87,8 +87,8 @@ class Task(Protocol):
         """Returns initial parameters; called under `jax.jit`."""
 
     def prepare(self, examples: Corpus, training: bool) -> Sequence[Any]:
-        """Returns the items to pack into rows: the examples themselves, or windows of their
-        text."""
+        """Returns the items to pack into rows: the examples themselves, or windows of their text.
+        Corpora with weights remain such (`data.examples.map_corpora`)."""
 
     def preprocess(self, example: Any, rng: np.random.Generator) -> Features:
         """Returns the features of one item, int32 arrays [n]. `rng` is for values that differ from

@@ -21,7 +21,7 @@ from transformer_jax.data.batches.windows import (
     document_separator,
     store_token_stream,
 )
-from transformer_jax.data.examples import Corpora, Corpus, Features, Parsed
+from transformer_jax.data.examples import Corpus, Features, Parsed, map_corpora
 from transformer_jax.data.files.text import TextBlocks
 from transformer_jax.inference.config import CONTINUATION_FIELDS, DecodeConfig
 from transformer_jax.inference.generation import TokenGenerator
@@ -84,11 +84,7 @@ class DocumentWindows:
             stride = math.ceil(len(stream.tokens) / MOST_STARTS) if training else self.length
             return self._windows(stream, stride)
 
-        pieces: Sequence[Any]
-        if isinstance(examples, Corpora) and examples.weights:
-            pieces = examples.map_parts(cut)
-        else:
-            pieces = cut(examples)
+        pieces = map_corpora(examples, cut)
         if not is_sampled:
             return pieces
         return WindowedBlocks(pieces, functools.partial(self._of_block, tokenizers))

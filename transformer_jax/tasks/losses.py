@@ -84,25 +84,16 @@ def r_drop_losses(
 def compiled_scores(
     model: Any, supervised: Callable[[Batch], Supervised], options: LossOptions
 ) -> Callable[[Params, Batch], tuple[jax.Array, jax.Array]]:
-    """Compiles (parameters, packed batch) -> `row_scores` of the batch's labels."""
+    """Compiles (parameters, packed batch) -> log P of each row's labels in nats, float32 [B], and
+    whether greedy search gives them, bool [B]."""
 
     def scores(params: Params, batch: Batch) -> tuple[jax.Array, jax.Array]:
         inputs, labels, counted = supervised(batch)
         predicted = apply_model(model, params, *inputs, method="unprojected")
-        token_losses = options.unregularized.token_loss.of(predicted, labels)
-        return row_scores(token_losses, counted)
+        losses = options.unregularized.token_loss.of(predicted, labels)
+        return -(losses.nll * counted).sum(axis=1), (losses.correct | ~counted).all(axis=1)
 
     return jax.jit(scores, compiler_options=platform.compiler_options())
-
-
-def row_scores(losses: TokenLosses, counted: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """log P of each row in nats, float32 [B], and whether greedy search gives it, bool [B].
-
-    Args:
-      losses: unsmoothed losses of the predictions, [B, M] each.
-      counted: bool [B, M], the predictions that count.
-    """
-    return -(losses.nll * counted).sum(axis=1), (losses.correct | ~counted).all(axis=1)
 
 
 def split_tokens(tokenizer: Tokenizer, source: str, target: str) -> ContextTarget:

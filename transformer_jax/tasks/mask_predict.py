@@ -116,12 +116,12 @@ class MaskPredict(TextPairs):
 
     def preprocess(self, example: Features, rng: np.random.Generator) -> Features:
         """Returns a pair with masked tokens, drawn at each visit, as `row`."""
-        target = np.asarray(example["target"])
+        target = np.array(self.drawn_tokens(example, "target"), np.int32)
         is_hidden = np.zeros(len(target), bool)
         if len(target):
             count = int(rng.integers(1, len(target) + 1))
             is_hidden[rng.permutation(len(target))[:count]] = True
-        source = self.source_frame.around(example["source"].tolist())
+        source = self.source_frame.around(self.drawn_tokens(example, "source"))
         return self.row(source, target, is_hidden, has_length=True)
 
     def row(

@@ -165,7 +165,7 @@ class MaskedLanguageModeling(DocumentTask):
         count = max(1, round(rate * len(places)))
         if not self.whole_words:
             return rng.permutation(places)[:count]
-        starts = self.tokenizers.text("text").starts_word(text[places])
+        starts = np.array(self.tokenizers.text("text").starts_word(text))[places]
         words = np.split(places, np.flatnonzero(starts)[1:]) if len(places) else []
         chosen: list[int] = []
         for i in rng.permutation(len(words)):

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 from transformer_jax.data.batches.loss_masks import LOSS_MASK_FEATURES, LossMaskedTexts
-from transformer_jax.data.examples import Corpus
+from transformer_jax.data.examples import Corpus, Features, map_corpora
 from transformer_jax.data.files.json_lines import (
     choice_continuation,
     parse_question,
@@ -39,8 +39,11 @@ class MultipleChoice(CausalTask):
     evaluates_by: ClassVar[Sequence[str]] = ("batch_size",)
     decodes: ClassVar[bool] = False
 
-    def prepare(self, examples: Corpus, training: bool) -> LossMaskedTexts:
+    def prepare(self, examples: Corpus, training: bool) -> Sequence[Features]:
         """Returns each context with its right choice, whose tokens count."""
+        return map_corpora(examples, self._right_choices)
+
+    def _right_choices(self, examples: Corpus) -> LossMaskedTexts:
         tokenizer = self.tokenizers.text("text")
         rows = []
         for example in examples:

@@ -7,6 +7,7 @@ B batch, T slots of a row.
 import dataclasses
 import functools
 import logging
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from itertools import batched
 from typing import Any, ClassVar, Self
@@ -26,7 +27,7 @@ from transformer_jax.data.batches.loss_masks import (
     PreferencePairs,
 )
 from transformer_jax.data.batches.windows import BAR_AFTER_SECONDS
-from transformer_jax.data.examples import Corpus
+from transformer_jax.data.examples import Corpus, Features, map_corpora
 from transformer_jax.errors import UserError
 from transformer_jax.metrics import padding_sums
 from transformer_jax.tasks.instruction import Instruction
@@ -66,7 +67,7 @@ class Preference(Instruction):
     def build(cls, parts: TaskParts, **fields: Any) -> Self:
         return super().build(parts, beta=parts.task.beta, **fields)
 
-    def prepare(self, examples: Corpus, training: bool) -> PreferencePairs:
+    def prepare(self, examples: Corpus, training: bool) -> Sequence[Features]:
         """Returns both answers of each pair as tokens after the prompt. The first questions of a
         long conversation are left out. Pairs that do not fit into a row are skipped, with a
         warning.
@@ -75,10 +76,12 @@ class Preference(Instruction):
           UserError: no pair is left; or, except in training, a turn contains text that looks like
             the template's markup.
         """
+        return map_corpora(examples, functools.partial(self._pairs, training=training))
+
+    def _pairs(self, examples: Corpus, training: bool) -> PreferencePairs:
         assert self.reference is not None
         pairs: list[tuple[EncodedConversation, EncodedConversation]] = []
-        ambiguous = 0
-        too_long = 0
+        left_out: Counter[str] = Counter()
         bar = tqdm(examples, "tokens", unit="pair", delay=BAR_AFTER_SECONDS, disable=None)
         for number, example in enumerate(bar, 1):
             turns = conversation_from_json(example["turns"])
@@ -89,24 +92,18 @@ class Preference(Instruction):
             except ValueError as error:
                 if not training:
                     raise UserError(f"pair {number}: {error}") from error
-                ambiguous += 1
+                left_out[str(error)] += 1
                 continue
             pair = self._pair(turns, answers)
             if pair is None:
-                too_long += 1
+                limit = f"a row of {self.max_length} tokens (data.max_length)"
+                left_out[f"an answer with its question is longer than {limit}"] += 1
             else:
                 pairs.append(pair)
-        for count, problem in (
-            (too_long, "have an answer that is longer than a row with its question; left out"),
-            (ambiguous, "contain text that looks like the template's markup; left out"),
-        ):
-            if count:
-                logger.warning("%d of %d pairs %s", count, len(examples), problem)
+        for reason, count in left_out.items():
+            logger.warning("%d of %d pairs are left out: %s", count, len(examples), reason)
         if not pairs:
-            raise UserError(
-                f"not one pair of answers fits into rows of {self.max_length} tokens with what is "
-                "asked; raise data.max_length"
-            )
+            raise UserError(f"no pair of answers is left: {'; '.join(left_out)}")
         chosen, rejected = (LossMaskedTexts.from_texts(texts) for texts in zip(*pairs, strict=True))
         reference = [self.reference(texts) for texts in (chosen, rejected)]
         return PreferencePairs(chosen, rejected, np.stack(reference, axis=1))

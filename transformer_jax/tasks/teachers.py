@@ -7,9 +7,10 @@ B batch, T slots of a row.
 import dataclasses
 import functools
 import hashlib
+import itertools
 from collections.abc import Mapping, Sequence
 from itertools import batched
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -18,7 +19,7 @@ import numpy as np
 from transformer_jax.data.batches.order import IndexedRng
 from transformer_jax.data.batches.packing import padded_batch
 from transformer_jax.data.batches.windows import Windows
-from transformer_jax.data.examples import Features, Parsed
+from transformer_jax.data.examples import Corpora, Features, Parsed
 from transformer_jax.errors import UserError
 from transformer_jax.losses import TopPredictions
 from transformer_jax.models import apply_model
@@ -36,22 +37,6 @@ _TARGET = "target"
 """Feature whose slots are the predictions of a row."""
 
 
-class Teacher(Protocol):
-    """Gives the predictions that a student is compared with; its tree is frozen["teacher"]."""
-
-    def init(self, rng: jax.Array) -> Params:
-        """Returns a tree of the teacher's shapes."""
-
-    def predictions(self, params: Params, batch: Batch, inputs: Any, method: str) -> Any:
-        """Returns the predictions for a batch, as `Distillation.of_taught` takes them.
-
-        Args:
-          params: the tree.
-          inputs: arguments of the student's model.
-          method: its method that predicts.
-        """
-
-
 @dataclasses.dataclass(frozen=True)
 class ModelTeacher:
     """Model of another run, which predicts in each step.
@@ -63,9 +48,12 @@ class ModelTeacher:
     task: Task
 
     def init(self, rng: jax.Array) -> Params:
+        """Returns a tree of the shapes of the tree `frozen["teacher"]`."""
         return self.task.init(rng)
 
     def predictions(self, params: Params, batch: Batch, inputs: Any, method: str) -> Any:
+        """Returns what `Distillation.of_taught` compares with, of the inputs and the method of the
+        student's model that predicts."""
         with auxiliary.collect():  # a teacher's are not trained
             return apply_model(self.task.model, params, *inputs, method=method)
 
@@ -109,7 +97,15 @@ class StoredTeacher:
 
     def numbered(self, items: Sequence[Any]) -> Sequence[tuple[Any, int]]:
         """The items with their first rows."""
-        return Parsed(range(len(items)), functools.partial(_numbered, items, self.starts))
+        parse = functools.partial(_numbered, items, self.starts)
+        if not isinstance(items, Corpora):
+            return Parsed(range(len(items)), parse)
+        parts = (Parsed(range(*ends), parse) for ends in itertools.pairwise(items.starts))
+        return Corpora(tuple(parts), items.weights)
+
+
+Teacher = ModelTeacher | StoredTeacher
+"""Gives the predictions that a student is compared with."""
 
 
 def _numbered(items: Sequence[Any], starts: np.ndarray, index: int) -> tuple[Any, int]:

@@ -59,6 +59,12 @@ class TextPairs(Seq2SeqTask):
         """Returns the pairs as tokens; those of a large set are cached (`data.cache_dir`)."""
         return tokenize_pairs(examples, self.tokenizers, self.caching)
 
+    def drawn_tokens(self, example: Features, side: str) -> list[int]:
+        """Tokens of a side, which are others of the same text with `tokenizers.sampling`."""
+        tokenizer = self.tokenizers.text(side)
+        tokens: list[int] = example[side].tolist()
+        return tokenizer.resegment(tokens) if isinstance(tokenizer, SampledTokenizer) else tokens
+
     @property
     def source_frame(self) -> Frame:
         """Special tokens around a source."""
@@ -109,11 +115,8 @@ class Translation(TextPairs):
         """Adds the special tokens of both sides."""
         features = {}
         for side in self.lengths:
-            tokenizer = self.tokenizers.text(side)
-            tokens = example[side].tolist()
-            if isinstance(tokenizer, SampledTokenizer):
-                tokens = tokenizer.resegment(tokens)
-            features[side] = np.array(tokenizer.specials.translation.around(tokens), np.int32)
+            frame = self.tokenizers.specials(side).translation
+            features[side] = np.array(frame.around(self.drawn_tokens(example, side)), np.int32)
         return features
 
     def slices(self, items: Sequence[Any]) -> Slices | None:

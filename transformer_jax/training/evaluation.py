@@ -163,10 +163,14 @@ def add_command_scores(
 
     def score() -> dict[str, float]:
         try:
-            return scores_by_command(command, list(_records(examples, outputs)))
+            scores = scores_by_command(command, list(_records(examples, outputs)))
         except ValueError as error:
             logger.warning("no scores by the command: %s", error)
             return {}
+        taken = ", ".join(sorted(scores.keys() & metrics.keys()))
+        if taken:
+            logger.warning("left out %s of the command: names of the run's own metrics", taken)
+        return scores
 
     return hosts.run_on_primary(score) | metrics
 

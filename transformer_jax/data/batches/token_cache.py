@@ -42,6 +42,7 @@ from transformer_jax.data.examples import (
     Parsed,
     RandomAccess,
     Selection,
+    map_corpora,
 )
 from transformer_jax.data.files.lines import TextLines
 from transformer_jax.data.files.text import WholeFiles
@@ -432,8 +433,12 @@ def tokenize_pairs(
     Raises:
       UserError: a folder that the user configured has no room for the tokens.
     """
-    if isinstance(examples, Corpora) and examples.weights:
-        return examples.map_parts(lambda part: tokenize_pairs(part, tokenizers, cache))
+    return map_corpora(examples, functools.partial(_tokenize_corpus, tokenizers, cache))
+
+
+def _tokenize_corpus(
+    tokenizers: Tokenizers, cache: TokenCache, examples: Corpus
+) -> Sequence[Features]:
     streams = {}
     for side in _SIDES:
         tokenizer = tokenizers.text(side)
