@@ -131,6 +131,11 @@ def test_settings_are_read_refused_or_named(copy_of, caplog):
     import_tokenizer(folder, "text")
     assert "unknown keys, which are ignored: ['reverse_words']" in caplog.text
     assert "model_max_length" not in caplog.text
+    path.write_text('{"added_tokens_decoder": {"291": {"content": "<|im_end|>"}}}')
+    assert "'<|im_end|>' has id 291, but not in the vocabulary" in told(folder)
+    path = copy_of("t5") / "tokenizer_config.json"
+    path.write_text('{"do_lower_case": true}')
+    assert "made lower case before; use tokenizer.json" in told(path.parent)
 
 
 PAIR = {"source": ["the dog"], "target": ["the man"]}

@@ -96,13 +96,25 @@ _READ_SETTINGS = re.compile(
 )
 
 
-def check_settings(files: Files) -> None:
+def check_settings(files: Files, pieces: Sequence[str | None]) -> None:
     """Refuses settings that change ids in an unsupported way; warns of unknown ones.
+
+    Args:
+      pieces: of the vocabulary, by id.
 
     Raises:
       ValueError: names the key.
     """
     settings = read_settings(files)
+    # tokenizer.json has the added tokens; with two vocabularies of Marian they are the source's.
+    if not {"tokenizer.json", "target_vocab.json"} & files.keys():
+        for number, token in settings.get("added_tokens_decoder", {}).items():
+            i = int(number)
+            if token_text(token) not in pieces[i : i + 1]:
+                raise ValueError(
+                    f"{CONFIG}: the added token {token_text(token)!r} has id {i}, but not in the "
+                    "vocabulary beside it; use tokenizer.json instead"
+                )
     for key, value in _NEUTRAL_SETTINGS.items():
         if settings.get(key, value) != value:
             raise ValueError(
@@ -192,7 +204,8 @@ def bert(files: Files, side: str) -> Vocabulary:
     tokenizer = wordpiece(
         vocab,
         unknown,
-        lowercase=settings.get("do_lower_case", True),
+        # Google's cased models come without settings. A lower-case vocabulary has no capitals.
+        lowercase=settings.get("do_lower_case", "A" not in vocab),
         strip_accents=settings.get("strip_accents"),
         handle_chinese_chars=settings.get("tokenize_chinese_chars", True),
     )
@@ -268,6 +281,8 @@ def sentencepiece(files: Files, side: str) -> Vocabulary:
     ((name, content),) = (item for item in files.items() if item[0].endswith(".model"))
     if name == "sentencepiece.bpe.model":
         raise ValueError("its pieces have other ids in the model; use tokenizer.json instead")
+    if read_settings(files).get("do_lower_case"):
+        raise ValueError("its text is made lower case before; use tokenizer.json instead")
     processor = load_sentencepiece(content)
     count = processor.get_piece_size()
     pieces: list[str] = [processor.id_to_piece(i) for i in range(count)]
