@@ -84,7 +84,7 @@ def write_table(folder, ending):
     return str(path)
 
 
-@pytest.mark.parametrize("ending", [".jsonl", ".jsonl.gz", ".jsonl.zst", ".parquet", ".csv"])
+@pytest.mark.parametrize("ending", [".jsonl", ".json.gz", ".jsonl.zst", ".parquet", ".csv"])
 def test_a_document_is_a_column_of_a_row(tmp_path, ending):
     path = write_table(tmp_path, ending)
     config = DataConfig(name="text", train_text=path, text_field="body")
