@@ -7,7 +7,13 @@ import grain
 import numpy as np
 import pytest
 
-from transformer_jax.data.batches.order import EpochOrder, MixedOrder, OrderedFeatures
+from transformer_jax.data.batches.order import (
+    EpochOrder,
+    MixedOrder,
+    OrderedFeatures,
+    endless_order,
+)
+from transformer_jax.data.examples import Corpora
 
 
 def drawn(example, rng):
@@ -59,6 +65,17 @@ def test_orders_depend_on_seed_and_epoch_alone():
     examples = EpochOrder(0, 20, seed=1)
     assert examples[45] == orders[2, 5] and examples[3] == orders[0, 3]  # in any order of access
     assert (orders != epochs(20, seed=2)).any()
+
+
+def test_equal_corpora_of_a_mixture_have_orders_of_their_own():
+    """Such as both directions of the same pairs, which would be next to each other."""
+    size = 2000
+    corpora = Corpora((range(size), range(size)), weights=(1.0, 1.0))
+    numbers = endless_order(corpora, seed=1).at(np.arange(2 * size))
+    places = np.argsort(numbers)
+    distances = np.abs(places[:size] - places[size:])
+    # Of two places in 2 * size at random.
+    assert np.mean(distances < size / 4) == pytest.approx(1 - (1 - 1 / 8) ** 2, abs=0.04)
 
 
 @pytest.mark.parametrize(

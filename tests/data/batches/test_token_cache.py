@@ -317,7 +317,7 @@ def test_the_code_of_a_users_tokenizer_is_covered_or_nothing_is_cached(tmp_path,
     keys = set()
     for code in ("first", "second"):
         (tmp_path / "own.py").write_text(code)
-        for tokenizer in (own, ExtendedTokenizer(own, masks=True, num_extra=0)):
+        for tokenizer in (own, ExtendedTokenizer(own, masks=False, num_extra=1)):
             read_or_encode(tmp_path / "cache", tokenizer)
             keys |= {path.name for path in (tmp_path / "cache").iterdir()}
     assert len(keys) == 2
