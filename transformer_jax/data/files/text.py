@@ -50,7 +50,6 @@ BLOCK_ENDINGS = (".txt", *OBJECT_ENDINGS)
 """File name endings of files of a hub data set that can be read in blocks."""
 
 _COMPRESSED_ENDINGS = (".gz", ".zst")
-_HUB_PROTOCOLS = ("hf",)
 
 _reported: set[str] = set()
 """Files of which this process has said what it leaves out."""
@@ -299,7 +298,7 @@ def _file_system(path: str) -> tuple[Any, str]:
     """File system of a path or address, and the path in it."""
     if "://" not in path:
         return fsspec.filesystem("file"), path
-    require_allowed(path, _HUB_PROTOCOLS)
+    require_allowed(path, ("hf",))
     return fsspec.core.url_to_fs(path)
 
 
