@@ -63,7 +63,7 @@ def test_orders_depend_on_seed_and_epoch_alone():
 
 def test_equal_corpora_of_a_mixture_have_orders_of_their_own():
     """Such as both directions of the same pairs, which would be next to each other."""
-    size = 2000
+    size = 2048  # whole blocks of places
     corpora = Corpora((range(size), range(size)), weights=(1.0, 1.0))
     numbers = endless_order(corpora, seed=1).at(np.arange(2 * size))
     places = np.argsort(numbers)
