@@ -509,8 +509,7 @@ def describe_overlong(
       lengths: length of a row for each feature.
     """
     sizes = feature_sizes(items, preprocess, lengths)
-    overlong = {name: sizes[name] > limit for name, limit in lengths.items()}
-    share = np.mean(np.any([*overlong.values()], axis=0))
+    share = np.mean(np.any([sizes[name] > limit for name, limit in lengths.items()], axis=0))
     if not share:
         return None
     level = 1 - 0.01 / len(lengths)  # so that 99% fit on all sides at once
