@@ -90,6 +90,7 @@ _NEUTRAL_SETTINGS: Mapping[str, Any] = {
 }
 """Keys that no format here supports -> the value with which they have no effect."""
 
+_NAMED_TOKENS = ("mask_token", "additional_special_tokens", "extra_special_tokens")
 _READ_SETTINGS = re.compile(
     r"\w+_token|(additional|extra)_special_tokens|added_tokens_decoder|extra_ids|add_prefix_space"
     r"|do_lower_case|strip_accents|tokenize_chinese_chars"
@@ -108,13 +109,18 @@ def check_settings(files: Files, pieces: Sequence[str | None]) -> None:
     settings = read_settings(files)
     # tokenizer.json has the added tokens; with two vocabularies of Marian they are the source's.
     if not {"tokenizer.json", "target_vocab.json"} & files.keys():
+        # PEGASUS's settings name tokens without their ids, for which it shifts its pieces by 103.
+        named = {key: settings[key] for key in _NAMED_TOKENS if key in settings}
+        missing = declared_special(named).difference(pieces)
         for number, token in settings.get("added_tokens_decoder", {}).items():
             i = int(number)
             if token_text(token) not in pieces[i : i + 1]:
-                raise ValueError(
-                    f"{CONFIG}: the added token {token_text(token)!r} has id {i}, but not in the "
-                    "vocabulary beside it; use tokenizer.json instead"
-                )
+                missing.add(token_text(token))
+        if missing:
+            raise ValueError(
+                f"the settings have a token {min(missing)!r}, and the vocabulary beside them has "
+                "none, or with another id; use tokenizer.json instead"
+            )
     for key, value in _NEUTRAL_SETTINGS.items():
         if settings.get(key, value) != value:
             raise ValueError(
