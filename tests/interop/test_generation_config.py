@@ -13,6 +13,7 @@ from transformer_jax.interop.generation_config import (
     NO_EFFECT,
     generation_keys,
     read_generation,
+    search_warnings,
 )
 
 DEFAULTS = json.loads((FIXTURES / "class_defaults" / "defaults.json").read_text())["generation"]
@@ -98,6 +99,7 @@ def test_special_tokens_of_generation_take_precedence(tmp_path):
     keys = {"decoder_start_token_id": 5, "eos_token_id": [6, 7]}
     found = read(tmp_path, SEQ2SEQ, keys, {"decoder_start_token_id": 2, "eos_token_id": 2})
     assert (found.start, found.ends) == (5, (6, 7))
+    assert "eos_token_id is [6, 7]; outputs of an encoder-decoder end with 6" in found.warnings[0]
     assert read(tmp_path, SEQ2SEQ, {}).start is None
 
 
@@ -113,6 +115,7 @@ def test_older_models_have_the_keys_in_config_json(tmp_path):
     "architecture, decode",
     [
         (SEQ2SEQ, {"beam_size": 5, "alpha": 0.7, "length_penalty": "power"}),
+        (SEQ2SEQ, {"beam_size": 5, "alpha": 0.0}),
         (SEQ2SEQ, {"temperature": 0.7, "top_k": 9, "top_p": 0.9}),
         (DECODER, {"beam_size": 1, "max_extra_length": 33}),
         (DECODER, {"temperature": 0.7}),
@@ -126,3 +129,12 @@ def test_what_is_exported_comes_back(tmp_path, architecture, decode):
     assert {"beam_size": 1, **fields}.items() >= decode.items()
     assert ("top_k" in fields, "top_p" in fields) == ("top_k" in decode, "top_p" in decode)
     assert found.warnings == ()
+
+
+def test_what_generate_does_in_another_way_is_told():
+    greedy = DecodeConfig(search="greedy")
+    assert generation_keys(greedy, True, 64) == {"max_length": 64, "num_beams": 1}
+    assert search_warnings(greedy, True) == search_warnings(DecodeConfig(alpha=0.0), True) == []
+    assert "decode.length_penalty is 'gnmt'" in search_warnings(DecodeConfig(), True)[0]
+    (line,) = search_warnings(DecodeConfig(stop="|\n", temperature=1.0), False)
+    assert line.startswith("decode.stop is '|\\n'; generate does without it")

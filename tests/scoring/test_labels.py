@@ -28,9 +28,11 @@ NO = "not_entailment"
         ("YN", "YY", "NY", {"f1": 2 / 3}),
         # Of RTE it is that of entailment, whose precision is 1 and recall 2/3.
         ([YES, YES, NO], [YES, YES, YES], [YES, NO], {"f1": 4 / 5}),
-        # Of more labels it is the mean: "a" 2/3, "b" 2/3, "c" 1, or 0 if it does not occur.
+        # Of more labels it is the mean: "a" 2/3, "b" 2/3, "c" 1, if it occurs.
         ("abbc", "aabc", "abc", {"accuracy": 3 / 4, "f1": (2 / 3 + 2 / 3 + 1) / 3}),
-        ("abb", "aab", "abc", {"f1": (2 / 3 + 2 / 3 + 0) / 3}),
+        ("abb", "aab", "abc", {"f1": (2 / 3 + 2 / 3) / 2}),
+        ("aab", "aab", "abc", {"f1": 1}),
+        ("abc", "aab", "abc", {"f1": (2 / 3 + 0 + 0) / 3}),
         ("ab", "ab", "ab", {"accuracy": 1, "f1": 1, "matthews": 1}),
         ("ab", "ba", "ab", {"accuracy": 0, "f1": 0, "matthews": -1}),
         # With a single label there is no warning.

@@ -48,6 +48,21 @@ def test_case_alone_makes_no_difference_without_case(texts):
     assert found["bleu"].differs and not found["bleu_lowercase"].differs
 
 
+def test_a_few_other_outputs_are_no_proof(texts):
+    """Of the 2^d exchanges of d examples, 2 have the observed difference."""
+    references, _, worse = texts
+    changed = [i for i in range(60) if worse[i] != references[i]][:6]
+    for count in (1, 3, 6):
+        second = list(worse)
+        for i in changed[:count]:
+            second[i] = references[i]
+        second[-1] = second[-1].upper()  # a change that two of the scores ignore
+        found = {test.metric: test for test in translation_significance(worse, second, references)}
+        assert found["bleu"].p >= 2.0**-count
+        for name in ("bleu_lowercase", "ter"):
+            assert found[name].p == pytest.approx(min(1, 2 * 2.0**-count), abs=0.02)
+
+
 def test_randomization_is_the_exact_permutation_test():
     references = list("aaaaaaaa")
     first, second = list("aabbbabb"), list("aaaaabab")

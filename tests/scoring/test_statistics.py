@@ -105,6 +105,7 @@ def test_seeds_that_diverged_are_the_worst():
     assert test.seeds_to_decide is None and not test.differs
     (test,) = statistics.compare_seeds("bleu", values)
     assert test.differs  # all four are lower than every score of the base
+    assert test.difference.mean == -math.inf
 
 
 def test_holm_multiplies_by_the_tests_that_are_left():
@@ -160,3 +161,15 @@ def test_the_stated_seeds_decide_in_four_of_five_cases():
     found = [statistics.over_seeds(draw(first), draw(second)).is_significant for _ in range(400)]
     assert np.mean(found) > 0.74
     assert statistics.seeds_to_decide([1.0, 2.0], [1.0, 2.0]) is None
+
+
+@pytest.mark.parametrize(
+    "first, second",
+    [
+        ([100.0, 100.0, 100.0], [90.0, 90.0, 90.0]),  # 2 / binomial(6, 3) is 0.1
+        ([1.0, 1.001, 0.999], [1.4, 2.0, 1.7]),  # about two degrees of freedom, not four
+    ],
+)
+def test_more_seeds_would_decide_than_have_not_decided(first, second):
+    (test,) = statistics.compare_seeds("accuracy", {"base": first, "variant": second})
+    assert not test.differs and test.seeds_to_decide > 3

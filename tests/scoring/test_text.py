@@ -109,6 +109,8 @@ def test_exact_match_is_the_share_of_equal_outputs():
         (["The CAT."], ["the-cat"], (1, 1, 1)),
         (["a a a b"], ["a a c"], (4 / 7, 2 / 5, 4 / 7)),
         (["Über 猫"], ["über 猫"], (1, 1, 1)),
+        # Vowels of Hindi, and an accent that is a character of its own, are parts of words.
+        (["मेरी किताब", "cafe\u0301"], ["मेरी कहा", "cafe"], (1 / 4, 0, 1 / 4)),
         (["a b", "", "x"], ["a b", "c d e f g", ""], (1 / 3, 1 / 3, 1 / 3)),  # averages
     ],
 )

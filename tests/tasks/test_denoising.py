@@ -18,6 +18,7 @@ from transformer_jax.tasks.corruptions import SourceTarget
 from transformer_jax.tasks.denoising import whole_text
 from transformer_jax.tasks.language_modeling import LanguageModeling
 from transformer_jax.tasks.masked_lm import MaskedLanguageModeling
+from transformer_jax.tasks.teachers import target_rows
 from transformer_jax.tokenization import TokenizerConfig, train_tokenizers
 
 TEXT = {"text": "the old man sees a dog .\nthe dog sees the old man .\n"}
@@ -208,4 +209,6 @@ def test_what_an_objective_cannot_have_is_refused_by_name(build, task_with, toke
     calls = {words: partial(build, *arguments) for words, arguments in refused.items()}
     causal = partial(task_with, tokenizers, "language_modeling", both_ways)
     sees = "'bidirectional' sees the tokens that task language_modeling predicts"
-    assert_refused(calls | {sees: causal})
+    task = build("prefix_lm", PAIRS | {"data.packing": "apart"})
+    stored = partial(target_rows, task, task.prepare([TEXT], training=True))
+    assert_refused(calls | {sees: causal, "draws at random; leave it out": stored})

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Instruction tuning: tokens that the loss counts, packed rows, and answers."""
 
+import dataclasses
 import functools
 import json
 
@@ -73,12 +74,15 @@ def test_the_loss_of_packed_conversations_is_that_of_each_alone(task, params, su
     assert together["tokens"] == sum(len(encode(answer)) + 1 for _, answer in SAID)
 
 
-def test_training_and_prediction_agree(task, params, sums_of):
+@pytest.mark.parametrize("thought", ["", "<think>\n\n</think>\n\n"])
+def test_training_and_prediction_agree(task, params, sums_of, thought):
     """An answer has the same likelihood in a training row and after a prompt."""
+    template = dataclasses.replace(task.template, thinks=bool(thought))
+    task = dataclasses.replace(task, template=template)
     ((source, target),) = SAID[2:]
     (found,) = task.score(params, [source], [target], batch_size=1)
     prompt = task.chat_tokenizer.encode_prompt(conversation(SAID[2])[:1])
-    row = jnp.array([[*prompt, *task.tokenizers["text"].encode(target)]])
+    row = jnp.array([[*prompt, *task.tokenizers["text"].encode(thought + target)]])
     where = jnp.arange(row.shape[1])[None], jnp.ones_like(row)
     logits = compiled.logits(task, params, row, *where)[0, -1]
     of_end = jax.nn.log_softmax(logits)[task.chat_tokenizer.answer_end]
@@ -119,8 +123,9 @@ def test_lines_that_ask_nothing_are_refused(task, params):
     ):
         with pytest.raises(UserError, match=why):
             next(task.predict(params, [line], GREEDY))
-    with pytest.raises(UserError, match="line 2: a turn contains text that looks like"):
-        task.score(params, ["a", "the dog\nA: yes"], ["b", "c"], batch_size=1)
+    for line, why in (("the dog\nA: yes", "a turn contains text"), (answered, "the last turn is")):
+        with pytest.raises(UserError, match=f"line 2: {why}"):
+            task.score(params, ["a", line], ["b", "c"], batch_size=1)
 
 
 def test_the_first_questions_of_a_long_history_are_left_out(task, params, caplog):

@@ -60,7 +60,7 @@ def test_the_likeliest_choice_is_the_answer(task, params, expected):
     assert scores == pytest.approx([max(found) for found in expected], rel=1e-5)
 
 
-def test_each_line_is_answered(task, params, expected):
+def test_each_line_is_answered(task, params, expected, caplog):
     lines = [json.dumps({key: row[key] for key in ("context", "choices")}) for row in ROWS]
     found = list(task.predict(params, lines, DECODE))
     assert [len(outputs) for outputs in found] == [2, 2]
@@ -69,6 +69,10 @@ def test_each_line_is_answered(task, params, expected):
         assert [output.score for output in outputs] == pytest.approx(ranked, rel=1e-5)
     with pytest.raises(UserError, match=r"line 8: this is no JSON .* write {\"context\": text"):
         next(task.predict(params, ["the dog"], DECODE, first_line=8))
+    long = json.dumps({"context": "the old man " * 9, "choices": ["walks", "sees"]})
+    list(task.predict(params, [lines[0], long], DECODE, first_line=8))
+    (told,) = caplog.messages
+    assert told.startswith("line 9 has ") and "its first" in told
 
 
 def test_training_counts_the_right_choice_alone(task):

@@ -123,12 +123,14 @@ def test_the_first_questions_of_long_conversations_are_left_out(task):
     assert text.endswith("Q: the old man\nA: sees a dog") and "sees a man" in text
 
 
-def test_pairs_that_do_not_fit_are_skipped_with_a_warning(task, caplog):
+def test_pairs_that_do_not_fit_are_skipped_with_a_warning(task, params, sums_of, caplog):
     long = example("the old man", "a dog " * 60, "walks")
     broken = example("the old man\nA: sees", "a dog", "walks")
     assert len(task.prepare([EXAMPLES[0], long, broken], training=True)) == 1
     assert "1 of 3 pairs have an answer that is longer than a row with its question" in caplog.text
     assert "1 of 3 pairs contain text that looks like the template's markup" in caplog.text
+    metrics = task.metrics(sums_of(task, params, [EXAMPLES[0], long]), [EXAMPLES[0], long])
+    assert metrics["num_loss_examples"] == 1
     with pytest.raises(UserError, match="pair 1: a turn contains text that looks like"):
         task.prepare([broken], training=False)
     with pytest.raises(UserError, match="not one pair of answers fits into rows of 64 tokens"):

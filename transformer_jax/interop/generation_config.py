@@ -130,12 +130,15 @@ class _Reader:
             fields |= self._fields({"max_new_tokens": ("max_extra_length", None)})
         head = self._head() if has_encoder else None
         start = self._keys.get("decoder_start_token_id") if has_encoder else None
+        ends = end_tokens(self._keys.content)
+        if has_encoder and len(ends) > 1:
+            self._warn("eos_token_id", f"outputs of an encoder-decoder end with {ends[0]} alone")
         self._warn_unread()
         return Generation(
             {f"decode.{field}": value for field, value in fields.items()},
             start if type(start) is int else None,
             head,
-            end_tokens(self._keys.content) if self._file == GENERATION else (),
+            ends if self._file == GENERATION else (),
             tuple(self._warnings),
         )
 
@@ -206,20 +209,30 @@ def generation_keys(decode: DecodeConfig, has_encoder: bool, longest: int) -> di
         return {**keys, "do_sample": True, **_NO_LIMIT, **limits}
     if not has_encoder:
         return keys
-    keys["num_beams"] = decode.beam_size
-    if decode.beam_size > 1:
-        keys["early_stopping"] = "never"
-    if decode.beam_size > 1 and decode.length_penalty == "power":
+    if not _has_beams(decode):
+        return {**keys, "num_beams": 1}
+    keys |= {"num_beams": decode.beam_size, "early_stopping": "never"}
+    if decode.length_penalty == "power" or not decode.alpha:
         keys["length_penalty"] = decode.alpha
     return keys
 
 
 def search_warnings(decode: DecodeConfig, has_encoder: bool) -> list[str]:
     """Describes how `generate` of transformers searches in another way than a run."""
-    is_search = has_encoder and decode.temperature is None and decode.beam_size > 1
-    if is_search and decode.length_penalty != "power" and decode.alpha:
-        return [
+    warnings = []
+    if has_encoder and _has_beams(decode) and decode.length_penalty != "power" and decode.alpha:
+        warnings.append(
             f"decode.length_penalty is {decode.length_penalty!r}, which generate of transformers "
             "does not have; it compares mean log-probabilities (length_penalty 1)"
-        ]
-    return []
+        )
+    without = {"stop": decode.stop, "constraint": decode.constraint}
+    if decode.search not in ("beam", "greedy", "sample"):
+        without["search"] = decode.search
+    for name, value in without.items():
+        if value is not None:
+            warnings.append(f"decode.{name} is {value!r}; generate does without it")
+    return warnings
+
+
+def _has_beams(decode: DecodeConfig) -> bool:
+    return decode.searches[0] == "beam" and decode.beam_size > 1

@@ -18,9 +18,9 @@ def classification_scores(
 
     Returns:
       "accuracy": share of labels that are right, 0 to 1. "f1": harmonic mean of precision and
-      recall, 0 to 1; with two labels that of the positive one, otherwise the unweighted mean over
-      all labels, with 0 for a label that does not occur. The positive label is x of x and not_x, as
-      entailment in GLUE's RTE and QNLI, and otherwise the one that sorts last, as 1 of 0 and 1.
+      recall, 0 to 1; of a task with two labels that of the positive one, otherwise the unweighted
+      mean over the labels that are expected or predicted. The positive label is x of x and not_x,
+      as entailment in GLUE's RTE and QNLI, and otherwise the one that sorts last, as 1 of 0 and 1.
       "matthews": correlation of predicted and expected labels, -1 to 1 (Matthews 1975; for more
       than two labels Gorodkin 2004); 0 if either has only one label.
 
@@ -33,7 +33,7 @@ def classification_scores(
     require_pairs(predicted, expected)
     predicted = list(predicted)
     expected = list(expected)
-    scored = [_positive(labels)] if len(labels) == 2 else list(labels)
+    scored = [_positive(labels)] if len(labels) == 2 else None
     f1 = f1_score(expected, predicted, labels=scored, average="macro", zero_division=0.0)
     occurring = {*predicted, *expected}
     matthews = matthews_corrcoef(expected, predicted) if len(occurring) > 1 else 0.0  # it warns

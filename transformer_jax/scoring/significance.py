@@ -13,6 +13,7 @@ from transformer_jax.scoring.text import require_pairs
 _TRIALS = 1000
 _LEVEL = 0.05
 _SACREBLEU = (("bleu", "chrf", "ter"), ("bleu_lowercase",))
+_IGNORE_CASE = ("ter", "bleu_lowercase")
 
 
 class PairedScores(NamedTuple):
@@ -74,23 +75,34 @@ def translation_significance(
                 systems, metrics, [list(references)], "ar", _TRIALS
             )()
             _, resampled = PairedTest(systems, metrics, [list(references)], "bs", _TRIALS)()
-        tests += (
-            _paired_scores(name, str(signatures[label]), randomized[label], resampled[label])
-            for name, label in zip(names, signatures, strict=True)
-        )
+        for name, label in zip(names, signatures, strict=True):
+            pairs = zip(first, second, strict=True)
+            if name in _IGNORE_CASE:
+                pairs = ((one.lower(), other.lower()) for one, other in pairs)
+            num_different = sum(one != other for one, other in pairs)
+            signature = str(signatures[label])
+            results = randomized[label], resampled[label]
+            tests.append(_paired_scores(name, signature, *results, num_different))
     return tests
 
 
 def _paired_scores(
-    metric: str, signature: str, randomized: Sequence[Any], resampled: Sequence[Any]
+    metric: str,
+    signature: str,
+    randomized: Sequence[Any],
+    resampled: Sequence[Any],
+    num_different: int,
 ) -> PairedScores:
-    """Converts sacreBLEU's results of both systems.
+    """Converts sacreBLEU's results of both systems, whose outputs differ in `num_different`
+    examples.
 
-    sacreBLEU gives equal scores a p-value of 0.001, although no exchange changes them; here it is
-    1.
+    sacreBLEU counts the exchanges with a larger difference than the observed one, not those with
+    the same: all of the d differing examples exchanged, or none, 2 of 2^d. Two systems that differ
+    in one example would have the p-value 0.001, as would equal scores.
     """
     first, second = (float(result.score) for result in randomized)
     p, p_bootstrap = (float(results[1].p_value) for results in (randomized, resampled))
+    p += 2.0 ** (1 - num_different)
     first_interval, second_interval = (
         (float(result.mean - result.ci), float(result.mean + result.ci)) for result in resampled
     )
@@ -98,7 +110,7 @@ def _paired_scores(
         metric,
         first,
         second,
-        p if first != second else 1.0,
+        min(p, 1.0) if first != second else 1.0,
         f"approximate randomization, {signature}",
         first_interval=first_interval,
         second_interval=second_interval,

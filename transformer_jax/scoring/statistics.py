@@ -150,8 +150,7 @@ def over_seeds(first: Sequence[float], second: Sequence[float]) -> Difference:
     number = (len(a), len(b))
     if not np.isfinite([*first, *second]).all():
         p = permutation_p(first, second)
-        with np.errstate(invalid="ignore"):  # between equal infinities
-            shift = float(np.nan_to_num(np.median(b) - np.median(a), nan=0.0, posinf=math.inf))
+        shift = float(paired_differences(np.median(b), np.median(a)))
         return Difference(shift, -math.inf, math.inf, p, "rank permutation", math.nan, number)
     mean = float(b.mean() - a.mean())
     effect = hedges_g(first, second)
@@ -307,12 +306,18 @@ def seeds_to_decide(
     b = np.asarray(second, float)
     if not np.isfinite([*a, *b]).all():  # a seed diverged
         return None
-    variance = (b - a).var(ddof=1) if paired else a.var(ddof=1) + b.var(ddof=1)
+    variances = np.array([(b - a).var(ddof=1)] if paired else [a.var(ddof=1), b.var(ddof=1)])
+    variance = variances.sum()
     distance = abs(b.mean() - a.mean())
     if not distance:
         return None
+    # Of samples as large as each other, by Welch and Satterthwaite: 1 to 2 for each seed.
+    freedom_of_seed = variance**2 / (variances**2).sum() if variance else 1.0
+    is_permuted = not paired and (has_ties(a) or has_ties(b))
     for count in range(2, _MOST_SEEDS + 1):
-        freedom = (1 if paired else 2) * (count - 1)
+        if is_permuted and 2 / math.comb(2 * count, count) >= level:
+            continue  # no permutation of so few is as rare
+        freedom = freedom_of_seed * (count - 1)
         shift = distance / math.sqrt(variance / count) if variance else math.inf
         limit = stats.t.isf(level / 2, freedom)
         # Power of the t-test: the share of a t-distribution around the shift beyond the limit.

@@ -5,7 +5,7 @@ BLEU, chrF and TER are computed by sacreBLEU, so they are comparable with publis
 """
 
 import bisect
-import re
+import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
@@ -136,8 +136,9 @@ def rouge(outputs: Sequence[str], references: Sequence[str]) -> dict[str, float]
     """ROUGE of summaries (Lin 2004), {"rouge1", "rouge2", "rougeL"}, 0 to 1.
 
     They are the F1 of shared words, of shared bigrams, and of the longest common subsequence of
-    words, each averaged over texts. Words are runs of letters and digits of any script, in lower
-    case and without stemming; on English text the values equal those of Google's rouge_score.
+    words, each averaged over texts. Words are runs of letters and digits of any script with their
+    marks, in lower case and without stemming; on English text the values equal those of Google's
+    rouge_score.
 
     Raises:
       ValueError: as of `require_pairs`.
@@ -154,7 +155,9 @@ def rouge(outputs: Sequence[str], references: Sequence[str]) -> dict[str, float]
 
 
 def _words(text: str) -> list[str]:
-    return re.findall(r"[^\W_]+", text.lower())
+    # `\w` has no marks, such as the vowels of Hindi, and would split a word at each.
+    letters = (char if unicodedata.category(char)[0] in "LMN" else " " for char in text.lower())
+    return "".join(letters).split()
 
 
 def _shared(a: Iterable[object], b: Iterable[object]) -> int:

@@ -235,14 +235,20 @@ class CausalTask(BaseTask):
         return split_tokens(self.tokenizers.text("text"), source, target)
 
     def score_tokens(
-        self, params: Params, pairs: Sequence[ContextTarget], batch_size: int
+        self,
+        params: Params,
+        pairs: Sequence[ContextTarget],
+        batch_size: int,
+        numbers: Sequence[int] = (),
     ) -> list[PairScore]:
-        """Scores pairs of tokens like `score`, at most `batch_size` at once."""
+        """Scores pairs of tokens like `score`, at most `batch_size` at once; `numbers` are those of
+        the lines that messages name, by default from 1."""
+        numbers = numbers or range(1, 1 + len(pairs))
         rows: dict[int, Features] = {}
-        with collect_warnings(len(pairs)) as warnings:
+        with collect_warnings(len(set(numbers))) as warnings:
             for i, (source, target) in enumerate(pairs):
                 if target:
-                    read = self._fit_context(source, target, i + 1, warnings)
+                    read = self._fit_context(source, target, numbers[i], warnings)
                     loss_mask = [False] * len(read) + [True] * len(target)
                     rows[i] = loss_mask_features([*read, *target], loss_mask)
         config = self.model.config

@@ -130,13 +130,15 @@ class Instruction(CausalTask):
         return self.token_generator.stream(params, prompt, decode)
 
     def pair_tokens(self, number: int, source: str, target: str) -> ContextTarget:
-        """Tokens of an instruction, a line as in `predict`, and the answer's own tokens."""
-        name = f"line {number}"
+        """Tokens of an instruction, a line as in `predict`, and of the answer as training writes
+        it, without the token that ends it."""
+        turns = _conversation(source, f"line {number}")
         try:
-            prompt = self.chat_tokenizer.encode_prompt(_conversation(source, name))
+            check_unanswered(turns)
+            answer = self.chat_tokenizer.encode_answer(turns, target)
+            return self.chat_tokenizer.encode_prompt(turns), answer[:-1]
         except ValueError as error:
-            raise UserError(f"{name}: {error}") from error
-        return prompt, encode_plain(self.tokenizers.text("text"), target)
+            raise UserError(f"line {number}: {error}") from error
 
     def model_inputs(
         self, params: Params, source: str, target: str | None, decode: DecodeConfig

@@ -17,12 +17,12 @@ class LineWarnings:
     """Warnings about the lines of a call, by what several lines have in common."""
 
     def __init__(self) -> None:
-        self._kinds: dict[str, list[tuple[int, str]]] = {}
+        self._kinds: dict[str, dict[int, str]] = {}
 
     def add(self, number: int, message: str, several: str) -> None:
         """Adds the warning `message` about a line. If there are more of its kind, their message is
         "5 of 60 lines {several}: 3, 9, ..."."""
-        self._kinds.setdefault(several, []).append((number, message))
+        self._kinds.setdefault(several, {})[number] = message
 
     def encode(self, tokenizer: Tokenizer, text: str, number: int, name: str) -> list[int]:
         """Token ids of the text `name` of a line. Unknown pieces are a warning."""
@@ -35,15 +35,15 @@ class LineWarnings:
 
     def log(self, num_lines: int) -> None:
         """Logs the warnings of a call with that many lines."""
-        for several, warnings in self._kinds.items():
-            if len(warnings) == 1:
-                logger.warning("%s", warnings[0][1])
+        for several, messages in self._kinds.items():
+            if len(messages) == 1:
+                logger.warning("%s", *messages.values())
                 continue
-            numbers = [str(number) for number, _ in warnings[:MOST_NUMBERS]]
-            if len(warnings) > MOST_NUMBERS:
+            numbers = [str(number) for number in messages][:MOST_NUMBERS]
+            if len(messages) > MOST_NUMBERS:
                 numbers.append("...")
             listed = ", ".join(numbers)
-            logger.warning("%d of %d lines %s: %s", len(warnings), num_lines, several, listed)
+            logger.warning("%d of %d lines %s: %s", len(messages), num_lines, several, listed)
 
 
 @contextlib.contextmanager

@@ -80,21 +80,23 @@ class MultipleChoice(CausalTask):
                 questions.append(parse_question(line))
             except ValueError as error:
                 raise UserError(f"line {number}: {error}") from error
-        scores = self._scores(params, questions, decode.batch_size)
+        scores = self._scores(params, questions, decode.batch_size, first_line)
         for (_, choices), log_probs in zip(questions, scores, strict=True):
             yield _ranked(choices, log_probs)[: decode.num_outputs]
 
     def _scores(
-        self, params: Params, questions: Sequence[Question], batch_size: int
+        self, params: Params, questions: Sequence[Question], batch_size: int, first_line: int = 1
     ) -> list[list[float]]:
         """log P of each choice given its context."""
-        pairs = [
-            (context, choice_continuation(context, choice))
-            for context, choices in questions
-            for choice in choices
-        ]
-        sources, targets = zip(*pairs, strict=True) if pairs else ((), ())
-        scores = iter(self.score(params, sources, targets, batch_size))
+        tokenizer = self.tokenizers.text("text")
+        numbers = []
+        pairs = []
+        for number, (context, choices) in enumerate(questions, first_line):
+            for choice in choices:
+                numbers.append(number)
+                target = choice_continuation(context, choice)
+                pairs.append(split_tokens(tokenizer, context, target))
+        scores = iter(self.score_tokens(params, pairs, batch_size, numbers))
         return [[next(scores).log_prob for _ in choices] for _, choices in questions]
 
 

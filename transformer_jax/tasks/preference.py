@@ -7,7 +7,7 @@ B batch, T slots of a row.
 import dataclasses
 import functools
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import batched
 from typing import Any, ClassVar, Self
 
@@ -142,6 +142,14 @@ class Preference(Instruction):
             for answer in answers
         )
         return chosen, rejected
+
+    def metrics(self, sums: Mapping[str, Any], examples: Corpus) -> dict[str, Any]:
+        """Returns the means over all pairs; "num_loss_examples" are these, if some do not fit."""
+        metrics = super().metrics(sums, examples)
+        num_pairs = np.asarray(sums["tokens"]).astype(int)
+        if np.any(num_pairs < len(examples)):
+            metrics["num_loss_examples"] = num_pairs
+        return metrics
 
     def supervised(self, batch: Batch) -> Supervised:
         """Raises UserError: there are no labels, only pairs of answers."""

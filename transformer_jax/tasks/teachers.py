@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from transformer_jax.data.batches.order import IndexedRng
 from transformer_jax.data.batches.packing import padded_batch
 from transformer_jax.data.batches.windows import Windows
 from transformer_jax.data.examples import Features, Parsed
@@ -141,14 +142,16 @@ def target_rows(task: Task, items: Sequence[Any]) -> TargetRows:
     """Numbers the targets of prepared training data.
 
     Raises:
-      UserError: the task has no feature "target", so that its inputs may differ between epochs; or
-        its items are windows that overlap, many times the data.
+      UserError: the task has no feature "target" that is the same in every epoch; or its items are
+        windows that overlap, many times the data.
     """
+    has_no_rows = UserError(
+        "config.train.distillation.top_k stores predictions for each token of the feature 'target',"
+        " which this task has not, or draws at random; leave it out: the teacher then predicts in "
+        "every step"
+    )
     if _TARGET not in task.lengths:
-        raise UserError(
-            "config.train.distillation.top_k stores predictions for the feature 'target', which "
-            "this task has not; leave it out: the teacher then predicts in every step"
-        )
+        raise has_no_rows
     if isinstance(items, Windows) and items.stride < items.length:
         raise UserError(
             "config.train.distillation.top_k: in training, windows of running text begin at every "
@@ -158,8 +161,11 @@ def target_rows(task: Task, items: Sequence[Any]) -> TargetRows:
 
     digest = hashlib.sha256()
     sizes = []
-    for item in items:
-        features = task.preprocess(item, np.random.default_rng(0))
+    rng = IndexedRng(0)
+    for index, item in enumerate(items):
+        features = task.preprocess(item, rng.at(index))
+        if rng.has_drawn:
+            raise has_no_rows
         for name, values in features.items():
             array = np.asarray(values)
             digest.update(f"{name} {array.dtype} {array.shape} ".encode() + array.tobytes())
