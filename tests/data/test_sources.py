@@ -9,7 +9,7 @@ import pytest
 from tests.data.writing import write
 from tests.refusals import assert_refused
 from transformer_jax.data.config import DataConfig
-from transformer_jax.data.sets import embedded, labeled_sets, pair_sets
+from transformer_jax.data.sets import labeled_sets, pair_sets
 from transformer_jax.data.sources import SOURCES, open_corpora, open_split
 from transformer_jax.errors import UserError
 
@@ -62,7 +62,7 @@ def test_multi30k_reads_the_files_of_a_split(multi30k_folder, source, target, sp
     assert list(open_split(config, split)) == expected
 
 
-def test_several_files_are_several_corpora(tmp_path):
+def test_several_files_are_several_corpora(tmp_path, caplog):
     for n in (1, 2):
         write_lines(tmp_path / f"{n}.en", f"{n}", f"{n}{n}")
         write_lines(tmp_path / f"{n}.de", f"{n}", f"{n}{n}")
@@ -75,7 +75,10 @@ def test_several_files_are_several_corpora(tmp_path):
     train = open_split(config, "train")
     assert [pair["source"] for pair in train] == ["1", "11", "2", "22"]
     assert train.weights == (3.0, 1.0)
-    tagged = open_split(dataclasses.replace(config, tags="target:<a>,<b>"), "train")
+    assert list(opening(config, "train", tags=",<b>")())[2]["source"] == "<b>2"
+    assert not caplog.text
+    tagged = opening(config, "train", tags="target:<a>,<b>")()
+    assert "each training example has a tag, and other splits have none" in caplog.text
     assert list(tagged)[1:3] == [
         {"source": "11", "target": "<a>11"},
         {"source": "<b>2", "target": "2"},
@@ -218,4 +221,3 @@ def test_sets_have_the_splits_that_their_modules_read():
         name: tuple(task.files) for name, task in labeled_sets.GLUE_TASKS.items()
     }
     assert pair_sets.SCAN_SETS.keys() == {name for name in SOURCES if name.startswith("scan")}
-    assert SOURCES["synthetic_en_de"].splits == embedded.SPLITS

@@ -13,6 +13,7 @@ from transformer_jax.errors import UserError
 from transformer_jax.inference.config import DecodeConfig
 from transformer_jax.models import MODELS
 from transformer_jax.models.decoder_only import DecoderOnly
+from transformer_jax.tasks import language_modeling
 from transformer_jax.tokenization.specials import EOS
 
 DOCUMENTS = [{"text": "the old man sees a dog .\n"}, {"text": "men and women walk ."}]
@@ -57,6 +58,12 @@ def test_training_windows_start_anywhere(task):
     example = task.preprocess(training[3], np.random.default_rng(0))
     np.testing.assert_array_equal(example["input"][1:], example["target"][:-1])
     assert set(example) == set(task.lengths)
+
+
+def test_training_windows_of_a_long_text_leave_no_token_out(task, monkeypatch):
+    monkeypatch.setattr(language_modeling, "MOST_STARTS", 2)
+    training, tiles = (task.prepare(DOCUMENTS, training=training) for training in (True, False))
+    assert [*map(str, training)] == [*map(str, tiles)]
 
 
 def test_metrics_per_byte_and_per_word(build):

@@ -11,6 +11,7 @@ from tests.refusals import assert_refused
 from transformer_jax.tokenization import (
     SampledTokenizer,
     TokenizerConfig,
+    copy_tokenizers,
     expected_sizes,
     load_tokenizers,
     train_tokenizers,
@@ -41,7 +42,7 @@ def test_extra_tokens_follow_the_vocabulary(kind, size, tmp_path):
     assert tokenizer.encode(text) == base.encode(text) and max(tokenizer.encode(text)) < extra[0]
     masked = tokenizer.encode("the [MASK] dog")
     assert masked.count(mask) == 1
-    assert tokenizer.decode([extra[1], *masked, extra[0]]) == base.decode(base.encode("the  dog"))
+    assert tokenizer.decode([extra[1], *masked, extra[0]]) == "the dog"
     starts = tokenizer.starts_word([mask, *base.encode("dog"), extra[0]])
     assert starts[0] and starts[1] and starts[-1]
     assert tokenizer.count_unknown([*extra, mask]) == 0
@@ -49,6 +50,18 @@ def test_extra_tokens_follow_the_vocabulary(kind, size, tmp_path):
     if resegmenter_of(tokenizer):
         drawn = SampledTokenizer(tokenizer, 0.5, np.random.default_rng(0)).encode("the [MASK] dog")
         assert drawn.count(mask) == 1 and tokenizer.decode(drawn) == tokenizer.decode(masked)
+
+
+@pytest.mark.parametrize(
+    ("kind", "size", "before"), [("byte_bpe", 280, "the"), ("bpe", 40, "the"), ("char", 40, "the ")]
+)
+def test_a_mask_has_the_space_of_the_word_that_it_stands_for(kind, size, before, tmp_path):
+    """As in training, where it replaces the token "Ġold" of "the old dog"."""
+    config = TokenizerConfig(kind, size, normalization="identity")
+    tokenizer = train_tokenizers(config, TEXTS, tmp_path / "it", needs_mask=True).text("text")
+    base = tokenizer.base
+    expected = [*base.encode(before), tokenizer.specials.mask, *base.encode(" dog")]
+    assert tokenizer.encode("the [MASK] dog") == expected
 
 
 @pytest.mark.parametrize(("kind", "size"), [("bpe", 60), ("byte_bpe", 270), ("wordpiece", 60)])
@@ -66,6 +79,14 @@ def test_tags_are_spelled_and_leave_the_text_as_it_is(kind, size, tmp_path):
     assert tokenizer.pieces([first, second]) == ["<bt>", "<bt2>"]
     assert tokenizer.decode([first, *ids, second]) == plain.decode(ids)
     assert not {first, second} & {*tokenizer.specials.banned}
+
+
+def test_tags_that_a_copied_vocabulary_lacks_are_refused(tmp_path):
+    config = TokenizerConfig("bpe", 60, tags="<bt>")
+    train_tokenizers(config, TEXTS, tmp_path / "run", {"label": ["x"]})
+    copy = partial(copy_tokenizers, tmp_path / "run", tmp_path / "copy")
+    assert_refused({"whose tokens are used, has none for '<2de>'": partial(copy, tags=["<2de>"])})
+    assert copy(tags=["<bt>"]).text("text").encode("<bt>") == [60]
 
 
 def test_tags_that_are_none_are_refused(folder_of, tmp_path):

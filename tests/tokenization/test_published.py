@@ -131,6 +131,15 @@ def test_settings_are_read_refused_or_named(copy_of, caplog):
     import_tokenizer(folder, "text")
     assert "unknown keys, which are ignored: ['reverse_words']" in caplog.text
     assert "model_max_length" not in caplog.text
+    path.write_text('{"added_tokens_decoder": {"291": {"content": "<|im_end|>"}}}')
+    assert "a token '<|im_end|>', and the vocabulary beside them has none" in told(folder)
+    path = copy_of("t5") / "tokenizer_config.json"
+    for setting, words in (
+        ('"mask_token": "<mask_2>"', "'<mask_2>', and the vocabulary beside them has none"),
+        ('"do_lower_case": true', "made lower case before; use tokenizer.json"),
+    ):
+        path.write_text(f"{{{setting}}}")
+        assert words in told(path.parent)
 
 
 PAIR = {"source": ["the dog"], "target": ["the man"]}

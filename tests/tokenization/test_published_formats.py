@@ -116,6 +116,11 @@ def test_bert_normalizes_text_by_its_settings(folder_of, tokenizer_of, tmp_path)
     (tmp_path / "cased/tokenizer_config.json").write_text('{"strip_accents": false}')
     accents = PublishedTokenizer(import_tokenizer(tmp_path / "cased/vocab.txt", "text"))
     assert accents.pieces(accents.encode("The É")) == ["the", "[UNK]"]
+    with (tmp_path / "cased/vocab.txt").open("a") as file:
+        file.write("A\nThe\n")
+    (tmp_path / "cased/tokenizer_config.json").unlink()
+    google = PublishedTokenizer(import_tokenizer(tmp_path / "cased", "text"))
+    assert google.pieces(google.encode("The É")) == ["The", "É"]
 
 
 def test_tokenizer_json_is_used_unchanged_without_its_padding(folder_of, tokenizer_of):

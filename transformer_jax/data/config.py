@@ -55,8 +55,9 @@ class DataConfig(Configurable):
       hf_config: configuration of that set, for example "20231101.de"; None: its only one.
       source_language, target_language: languages of a translation set of `tfds` or `hf_dataset`,
         for example "en" and "de", or columns of a `table`; None: not a translation set.
-      text_field: column that holds the text in a `table`, `tfds` and `hf_dataset`, and in CSV,
-        JSON-lines (.jsonl) and Parquet files of `text`, whose rows are documents; None: "text".
+      text_field: column that holds the text in a `table`, `tfds` and `hf_dataset`, and in files of
+        `text` that have rows (.jsonl, .json, .parquet, .csv, .tsv), which are documents; None:
+        "text".
       label_field, pair_field: columns that hold labels and second texts; None: not read, but in a
         `table` those named "label" and "pair".
       block_megabytes: stream the training files of `text`, or of `hf_dataset` on the hub, in blocks

@@ -67,9 +67,6 @@ class LinePairs(RandomAccess[Example]):
     def item(self, index: int) -> Example:
         return {"source": self.sources[index], "target": self.targets[index]}
 
-    def __repr__(self) -> str:
-        return f"LinePairs({len(self)} pairs)"
-
 
 @dataclass(frozen=True, repr=False)
 class Parsed[Item, Made](RandomAccess[Made]):

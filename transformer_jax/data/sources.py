@@ -7,6 +7,7 @@ A split opens as one or more corpora: sequences of examples with random access, 
 
 import dataclasses
 import functools
+import logging
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +21,8 @@ from transformer_jax.data.files.lines import expand_paths, open_files
 from transformer_jax.data.files.text import TextBlocks
 from transformer_jax.errors import MissingSplitError, UserError
 from transformer_jax.registry import Registry, imported
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -211,6 +214,11 @@ def _with_tags(corpora: list[Corpus], config: DataConfig) -> list[Corpus]:
         raise UserError(
             f"data.tags has {len(tags)} tags, but {config.name} has {len(corpora)} corpora: write "
             "one for each, separated by commas, empty for none"
+        )
+    if all(tags):
+        logger.warning(
+            "data.tags: each training example has a tag, and other splits have none; write tags "
+            "into the text that is evaluated or predicted"
         )
     tagged: list[Corpus] = []
     for corpus, side_and_tag in zip(corpora, tags, strict=True):

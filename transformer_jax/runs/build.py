@@ -454,7 +454,7 @@ def build_evaluator(
     mesh: Mesh,
     num_decoded: int | None = None,
 ) -> Evaluator:
-    """Builds the evaluator of these examples; it decodes `num_decoded` of them, or all."""
+    """Builds the evaluator of these examples; it decodes `num_decoded`, spread evenly, or all."""
     shards = row_shards(mesh)
     rows = math.ceil(batch_rows(settings, task) / shards) * shards
     return Evaluator(task, examples, decode, rows, num_decoded)

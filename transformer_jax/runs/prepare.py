@@ -383,7 +383,8 @@ def _train_tokenizers(
         listed[side] = SymbolTokenizer(sorted(symbols_of(settings.task, parts)))
     if settings.tokenizers_from:
         source = workdir_path(settings.tokenizers_from) / TOKENIZER
-        return copy_tokenizers(source, directory, listed, kind.texts)
+        tags = settings.tokenizer.tag_pieces
+        return copy_tokenizers(source, directory, listed, kind.texts, tags)
     texts = {side: _lines(examples, parts) for side, parts in kind.texts.items()}
     return train_tokenizers(settings.tokenizer, texts, directory, listed, kind.needs_mask)
 

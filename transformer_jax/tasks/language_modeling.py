@@ -33,7 +33,8 @@ from transformer_jax.tasks.line_warnings import LineWarnings, collect_warnings
 from transformer_jax.tokenization import SampledTokenizer, SpecialTokens, Tokenizers
 
 MOST_STARTS = 1 << 24
-"""Largest number of training windows; in longer texts their starts are further apart."""
+"""Largest number of training windows that overlap; in longer texts their starts are further apart,
+up to windows that tile the text."""
 
 SAMPLED_BLOCK = 1 << 16
 """Tokens whose text is cut at once into tokens drawn at random."""
@@ -81,7 +82,9 @@ class DocumentWindows:
             stream = self._stream(part, tokenizers, training)
             if is_sampled:
                 return stream.blocks(SAMPLED_BLOCK, whole_documents=self.packing == "apart")
-            stride = math.ceil(len(stream.tokens) / MOST_STARTS) if training else self.length
+            stride = self.length
+            if training:
+                stride = min(stride, math.ceil(len(stream.tokens) / MOST_STARTS))
             return self._windows(stream, stride)
 
         pieces = map_corpora(examples, cut)

@@ -146,7 +146,7 @@ def import_tokenizer(
     format, files = _read_files(Path(path))
     try:
         vocabulary = _build_vocabulary(format, files, side)
-        check_settings(files)
+        check_settings(files, vocabulary.pieces)
         specials = special_tokens(vocabulary, read_settings(files), ids or {}, side)
     except (ValueError, AttributeError, KeyError, TypeError) as error:
         raise UserError(f"{path}: {' '.join(str(error).split())}") from error

@@ -90,19 +90,37 @@ _NEUTRAL_SETTINGS: Mapping[str, Any] = {
 }
 """Keys that no format here supports -> the value with which they have no effect."""
 
+_NAMED_TOKENS = ("mask_token", "additional_special_tokens", "extra_special_tokens")
 _READ_SETTINGS = re.compile(
     r"\w+_token|(additional|extra)_special_tokens|added_tokens_decoder|extra_ids|add_prefix_space"
     r"|do_lower_case|strip_accents|tokenize_chinese_chars"
 )
 
 
-def check_settings(files: Files) -> None:
+def check_settings(files: Files, pieces: Sequence[str | None]) -> None:
     """Refuses settings that change ids in an unsupported way; warns of unknown ones.
+
+    Args:
+      pieces: of the vocabulary, by id.
 
     Raises:
       ValueError: names the key.
     """
     settings = read_settings(files)
+    # tokenizer.json has the added tokens; with two vocabularies of Marian they are the source's.
+    if not {"tokenizer.json", "target_vocab.json"} & files.keys():
+        # PEGASUS's settings name tokens without their ids, for which it shifts its pieces by 103.
+        named = {key: settings[key] for key in _NAMED_TOKENS if key in settings}
+        missing = declared_special(named).difference(pieces)
+        for number, token in settings.get("added_tokens_decoder", {}).items():
+            i = int(number)
+            if token_text(token) not in pieces[i : i + 1]:
+                missing.add(token_text(token))
+        if missing:
+            raise ValueError(
+                f"the settings have a token {min(missing)!r}, and the vocabulary beside them has "
+                "none, or with another id; use tokenizer.json instead"
+            )
     for key, value in _NEUTRAL_SETTINGS.items():
         if settings.get(key, value) != value:
             raise ValueError(
@@ -192,7 +210,8 @@ def bert(files: Files, side: str) -> Vocabulary:
     tokenizer = wordpiece(
         vocab,
         unknown,
-        lowercase=settings.get("do_lower_case", True),
+        # Google's cased models come without settings. A lower-case vocabulary has no capitals.
+        lowercase=settings.get("do_lower_case", "A" not in vocab),
         strip_accents=settings.get("strip_accents"),
         handle_chinese_chars=settings.get("tokenize_chinese_chars", True),
     )
@@ -268,6 +287,8 @@ def sentencepiece(files: Files, side: str) -> Vocabulary:
     ((name, content),) = (item for item in files.items() if item[0].endswith(".model"))
     if name == "sentencepiece.bpe.model":
         raise ValueError("its pieces have other ids in the model; use tokenizer.json instead")
+    if read_settings(files).get("do_lower_case"):
+        raise ValueError("its text is made lower case before; use tokenizer.json instead")
     processor = load_sentencepiece(content)
     count = processor.get_piece_size()
     pieces: list[str] = [processor.id_to_piece(i) for i in range(count)]

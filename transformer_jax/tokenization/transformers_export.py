@@ -2,6 +2,7 @@
 """Writes a run's tokenizers as the files that Hugging Face's `transformers` loads."""
 
 import json
+from collections.abc import Iterable
 from typing import Any
 
 import tokenizers
@@ -12,7 +13,7 @@ from transformer_jax.tokenization.huggingface import HuggingFaceTokenizer
 from transformer_jax.tokenization.published import PublishedTokenizer
 from transformer_jax.tokenization.sentencepiece import SentencePieceTokenizer
 from transformer_jax.tokenization.specials import Frame
-from transformer_jax.tokenization.subword_sampling import BpeDropout
+from transformer_jax.tokenization.subword_sampling import SPACE, BpeDropout
 from transformer_jax.tokenization.tokenizer import Tokenizer
 from transformer_jax.tokenization.vocabularies import ExtendedTokenizer, Tokenizers
 
@@ -26,7 +27,6 @@ _COMMON = {"clean_up_tokenization_spaces": False}
 _UNIGRAM = 1
 _BPE = 2
 _CHAR = 4
-_SPACE = "▁"
 
 
 def transformers_files(sides: Tokenizers, architecture: str) -> Files:
@@ -69,9 +69,7 @@ def _tokenizer_json_files(tokenizer: Tokenizer, frame: Frame, **overrides: int) 
     """
     library = _library_tokenizer(tokenizer)
     names = _special_token_names(tokenizer)
-    library.add_special_tokens(
-        [tokenizers.AddedToken(piece, normalized=False) for piece in dict.fromkeys(names.values())]
-    )
+    library.add_special_tokens(_added_tokens(tokenizer, dict.fromkeys(names.values())))
     library.post_processor = _post_processor(tokenizer, frame)
     names |= {name: tokenizer.pieces([i])[0] for name, i in overrides.items()}
     config = {"tokenizer_class": "PreTrainedTokenizerFast", **names, **_COMMON}
@@ -109,13 +107,21 @@ def _library_tokenizer(tokenizer: Tokenizer) -> tokenizers.Tokenizer:
     if isinstance(tokenizer, ExtendedTokenizer):
         library = _library_tokenizer(tokenizer.base)
         added = tokenizer.pieces(range(tokenizer.base.vocab_size, tokenizer.vocab_size))
-        library.add_special_tokens([tokenizers.AddedToken(p, normalized=False) for p in added])
+        library.add_special_tokens(_added_tokens(tokenizer, added))
         return library
     if isinstance(tokenizer, SentencePieceTokenizer):
         return _convert_sentencepiece(tokenizer)
     if isinstance(tokenizer, HuggingFaceTokenizer):
         return tokenizer.library_tokenizer()
     raise ValueError(f"transformers has no equivalent of a {type(tokenizer).__name__}")
+
+
+def _added_tokens(tokenizer: Tokenizer, pieces: Iterable[str]) -> list[tokenizers.AddedToken]:
+    """Special tokens, each with the space before it if the tokenizer reads both as one token."""
+    return [
+        tokenizers.AddedToken(p, normalized=False, lstrip=len(tokenizer.encode(f" {p}")) == 1)
+        for p in pieces
+    ]
 
 
 def _special_token_names(tokenizer: Tokenizer) -> dict[str, str]:
@@ -169,9 +175,9 @@ def _convert_sentencepiece(sentencepiece: SentencePieceTokenizer) -> tokenizers.
     if steps:
         tokenizer.normalizer = normalizers.Sequence(steps)
     scheme = "always" if spec.add_dummy_prefix else "never"
-    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(_SPACE, scheme, split=True)
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(SPACE, scheme, split=True)
     tokenizer.decoder = decoders.Sequence(
-        [decoders.ByteFallback(), decoders.Metaspace(_SPACE, scheme, split=True), decoders.Fuse()]
+        [decoders.ByteFallback(), decoders.Metaspace(SPACE, scheme, split=True), decoders.Fuse()]
     )
     return tokenizer
 

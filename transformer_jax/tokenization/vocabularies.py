@@ -19,7 +19,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import chain
+from itertools import chain, product
 from pathlib import Path
 from typing import Any
 
@@ -256,6 +256,7 @@ def copy_tokenizers(
     directory: str | Path,
     labels: Mapping[str, LabelSource] | None = None,
     sides: Iterable[str] = (),
+    tags: Iterable[str] = (),
 ) -> Tokenizers:
     """Copies the vocabularies of a folder to `directory`, and loads them.
 
@@ -266,13 +267,20 @@ def copy_tokenizers(
         these sides, except symbols: those of `source` are kept. None: everything is copied.
       sides: sides of text to have. If `source` lacks one and has a single vocabulary for all its
         text, the side gets this vocabulary.
+      tags: tokens that each vocabulary of text must have (`tokenizer.tags`).
 
     Raises:
-      UserError: see `load_tokenizers`.
+      UserError: see `load_tokenizers`; or there is no token for a tag.
       ValueError, OSError: see `train_tokenizers`.
     """
     contents = _read_folder(Path(source))
-    _load_contents(Path(source), contents)
+    loaded = _load_contents(Path(source), contents)
+    for tag, vocabulary in product(tags, loaded.sides.values()):
+        if not isinstance(vocabulary, Labels) and len(vocabulary.encode(tag)) > 1:
+            raise UserError(
+                f"tokenizer.tags: {source}, whose tokens are used, has none for {tag!r}; leave the "
+                "tag out, or train its run with it"
+            )
     if labels is not None:
         copied = {
             side: (name, content)
@@ -447,8 +455,9 @@ def _damaged(path: Path) -> str:
 class ExtendedTokenizer(BaseTokenizer):
     """A `Tokenizer` with special tokens after those of another one.
 
-    `encode` reads "[MASK]" and tags in a text as their tokens. No text spells an extra token, whose
-    piece is "⟨extra_0⟩" and so on; their ids are `specials.extra`. Decoding drops all.
+    `encode` reads "[MASK]" and tags in a text as their tokens, and a space before "[MASK]" as part
+    of it where words have theirs. No text spells an extra token, whose piece is "⟨extra_0⟩" and so
+    on; their ids are `specials.extra`. Decoding drops all.
 
     Args:
       base: the tokenizer of text.
@@ -468,6 +477,9 @@ class ExtendedTokenizer(BaseTokenizer):
         self._spelled = {
             piece: first + i for i, piece in enumerate(self._added) if piece not in extra_pieces
         }
+        # A piece such as "Ġdog" has the space before it, and so has the mask that stands for it.
+        if masks and any(piece[1:] and piece[0] in "▁Ġ" for piece in base.pieces(range(first))):
+            self._spelled[f" {MASK_PIECE}"] = first
         # The longest first: a tag may begin another one.
         pieces = sorted(self._spelled, key=len, reverse=True)
         self._pattern = re.compile(f"({'|'.join(map(re.escape, pieces))})")

@@ -7,7 +7,13 @@ import grain
 import numpy as np
 import pytest
 
-from transformer_jax.data.batches.order import EpochOrder, MixedOrder, OrderedFeatures
+from transformer_jax.data.batches.order import (
+    EpochOrder,
+    MixedOrder,
+    OrderedFeatures,
+    endless_order,
+)
+from transformer_jax.data.examples import Corpora
 
 
 def drawn(example, rng):
@@ -48,17 +54,22 @@ def epochs(size, seed, count=3):
     return np.array([examples[index] for index in range(size * count)]).reshape(count, size)
 
 
-def test_each_epoch_is_a_new_permutation():
-    orders = epochs(100, seed=1)
-    np.testing.assert_array_equal(np.sort(orders, axis=1), np.tile(np.arange(100), [3, 1]))
-    assert len({tuple(order) for order in [*orders, np.arange(100)]}) == 4
-
-
 def test_orders_depend_on_seed_and_epoch_alone():
     orders = epochs(20, seed=1)
     examples = EpochOrder(0, 20, seed=1)
     assert examples[45] == orders[2, 5] and examples[3] == orders[0, 3]  # in any order of access
     assert (orders != epochs(20, seed=2)).any()
+
+
+def test_equal_corpora_of_a_mixture_have_orders_of_their_own():
+    """Such as both directions of the same pairs, which would be next to each other."""
+    size = 2048  # whole blocks of places
+    corpora = Corpora((range(size), range(size)), weights=(1.0, 1.0))
+    numbers = endless_order(corpora, seed=1).at(np.arange(2 * size))
+    places = np.argsort(numbers)
+    distances = np.abs(places[:size] - places[size:])
+    # Of two places in 2 * size at random.
+    assert np.mean(distances < size / 4) == pytest.approx(1 - (1 - 1 / 8) ** 2, abs=0.04)
 
 
 @pytest.mark.parametrize(

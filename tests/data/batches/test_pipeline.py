@@ -312,7 +312,6 @@ def test_evaluations_draw_the_same_noise():
 
 
 def test_what_is_longer_than_a_row_is_described():
-    items = [(2, 3)] * 90 + [(9, 3)] * 10
     lengths = {"source": 4, "target": 8}
 
     def preprocess(item, rng):
@@ -320,9 +319,17 @@ def test_what_is_longer_than_a_row_is_described():
             zip(("source", "target"), (np.ones(size, np.int32) for size in item), strict=True)
         )
 
+    longer = "of the examples are longer than a row and are left out"
+    items = [(2, 3)] * 90 + [(9, 3)] * 10
     assert describe_overlong(items, preprocess, lengths) == (
-        "10.0% of the examples are longer than a row and are left out; 99% fit with "
-        "data.max_source_length=9 (now 4)"
+        f"10.0% {longer}; 99% fit with data.max_source_length=9 (now 4)"
+    )
+    few = [(2, 3)] * 990 + [(9, 3)] * 2
+    assert describe_overlong(few, preprocess, lengths) == f"0.2% {longer}"
+    apart = few + [(7, 3)] * 4 + [(2, 9)] * 8  # 99.6% and 99.2% of the sides are shorter
+    assert describe_overlong(apart, preprocess, lengths) == (
+        f"1.4% {longer}; 99% fit with data.max_source_length=7 (now 4) and "
+        "data.max_target_length=9 (now 8)"
     )
     assert describe_overlong(items, preprocess, {"source": 9, "target": 8}) is None
     text = lambda item, rng: {"text": np.ones(item[0], np.int32)}  # noqa: E731

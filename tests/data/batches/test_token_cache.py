@@ -7,7 +7,9 @@ import json
 import multiprocessing
 import os
 import pickle
+import sys
 import time
+import types
 
 import numpy as np
 import pytest
@@ -27,6 +29,7 @@ from transformer_jax.data.sources import open_split
 from transformer_jax.errors import UserError
 from transformer_jax.tokenization import Tokenizers
 from transformer_jax.tokenization.specials import DEFAULT_SPECIALS
+from transformer_jax.tokenization.vocabularies import ExtendedTokenizer
 
 EOS = DEFAULT_SPECIALS.eos
 SIDES = ("source", "target")
@@ -304,6 +307,22 @@ def test_different_texts_have_different_digests(opened, kind):
 def test_the_key_covers_the_code_that_makes_tokens():
     """Renamed folders would leave it out, and stale tokens would stay."""
     assert all(any(token_cache._PACKAGE.glob(pattern)) for pattern in token_cache._SOURCES)
+
+
+def test_the_code_of_a_users_tokenizer_is_covered_or_nothing_is_cached(tmp_path, monkeypatch):
+    module = types.ModuleType("own_tokenizer")
+    module.__file__ = str(tmp_path / "own.py")
+    monkeypatch.setitem(sys.modules, "own_tokenizer", module)
+    own = type("Own", (Bytes,), {"__module__": "own_tokenizer", "vocab_size": 266})()
+    keys = set()
+    for code in ("first", "second"):
+        (tmp_path / "own.py").write_text(code)
+        for tokenizer in (own, ExtendedTokenizer(own, masks=False, num_extra=1)):
+            read_or_encode(tmp_path / "cache", tokenizer)
+            keys |= {path.name for path in (tmp_path / "cache").iterdir()}
+    assert len(keys) == 2
+    del module.__file__  # as in a notebook
+    assert read_or_encode(tmp_path / "cache", own) is None
 
 
 def test_selections_and_concatenations_have_different_digests(opened):

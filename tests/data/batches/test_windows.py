@@ -109,29 +109,14 @@ def shifted(item) -> list[int]:
 
 
 @pytest.mark.parametrize("size", range(2, 14))
-@pytest.mark.parametrize("length", [1, 4, 5])
-def test_windows_tile_the_stream(size, length):
+@pytest.mark.parametrize("length, stride", [(1, 1), (4, 1), (4, 3), (4, 4), (5, 5)])
+def test_windows_begin_at_each_stride_until_one_has_the_last_token(size, length, stride):
     tokens = np.arange(size, dtype=np.int32)
-    windows = [shifted(window) for window in Windows(tokens, length, length)]
-    assert [token for window in windows for token in window[1:]] == list(range(1, size))
-    assert all(len(window) == length + 1 for window in windows[:-1])
-    assert 2 <= len(windows[-1]) <= length + 1
-
-
-@pytest.mark.parametrize("size", range(2, 10))
-def test_windows_with_stride_1_are_full(size):
-    windows = Windows(np.arange(size, dtype=np.int32), 4, 1)
-    assert len(windows) == max(1, size - 4)
-    expected = [list(range(i, i + 5)) for i in range(size - 4)] or [list(range(size))]
-    assert [shifted(window) for window in windows] == expected
-
-
-def test_overlapping_windows_reach_the_last_token():
-    windows = Windows(np.arange(10, dtype=np.int32), 4, 3)
-    assert [shifted(w) for w in windows] == [[0, 1, 2, 3, 4], [3, 4, 5, 6, 7], [6, 7, 8, 9]]
-    assert shifted(windows[-1]) == shifted(windows[2])
-    with pytest.raises(IndexError):
-        windows[3]
+    windows = [shifted(window) for window in Windows(tokens, length, stride)]
+    expected = [tokens[i : i + length + 1].tolist() for i in range(0, size, stride)]
+    assert windows == expected[: len(windows)]
+    has_last = [size - 1 in window for window in windows]
+    assert has_last == [False] * (len(windows) - 1) + [True]
 
 
 @pytest.mark.parametrize("length", [1, 2, 4, 100])

@@ -1,7 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Source-target pairs of aligned files, tab-separated lines and JSON lines."""
 
+from functools import partial
+
 from tests.data.writing import write
+from tests.refusals import assert_refused
 from transformer_jax.data.config import DataConfig
 from transformer_jax.data.files.pairs import (
     drop_blank,
@@ -38,3 +41,19 @@ def test_a_file_may_be_in_several_pairs(tmp_path):
     config = DataConfig(name="parallel_text", train_source=source, train_target=target)
     pairs = [tuple(example.values()) for (example,) in open_parallel_text(config, "train")]
     assert pairs == [("en", "de"), ("en", "fr"), ("de", "fr")]
+
+
+def test_patterns_match_the_same_files_on_both_sides(tmp_path):
+    """Shards of equal sizes, of which each side lacks one."""
+    for name in ("1.en", "2.en", "1.de", "3.de", "en/a.en", "de/a.de"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        write(tmp_path / name, "x\n")
+
+    def pairs(source, target):
+        files = {"train_source": f"{tmp_path}/{source}", "train_target": f"{tmp_path}/{target}"}
+        return open_parallel_text(DataConfig(name="parallel_text", **files), "train")
+
+    assert_refused(
+        {f"{tmp_path}/2.en would be aligned with {tmp_path}/3.de": partial(pairs, "*.en", "*.de")}
+    )
+    assert len(pairs("en/*", "de/*")) == len(pairs("1.e*", "1.d*")) == 1

@@ -242,6 +242,7 @@ def test_blocks_that_cannot_be_read_are_named(tmp_path, monkeypatch):
         ("bad.parquet", b"none"),
         ("bad.gz", b"none"),
         ("empty.txt", b""),
+        ("b.csv", b"text\na\n"),
     ):
         (tmp_path / name).write_bytes(content)
     pq.write_table(pa.table({"body": ["a"]}), tmp_path / "body.parquet")
@@ -274,12 +275,14 @@ def test_blocks_that_cannot_be_read_are_named(tmp_path, monkeypatch):
             f"cannot read {tmp_path}/bad.parquet": documents("bad.parquet"),
             f"cannot read {tmp_path}/bad.gz": documents("bad.gz"),
             "body.parquet has no column 'text' (data.text_field)": documents("body.parquet"),
-            "no file matches": documents("*.csv"),
+            "no file matches": documents("*.md"),
             f"cannot read {tmp_path}/none.txt": documents("none.txt"),
             "is empty": documents("empty.txt"),
             "may extend over two blocks": split(documents="paragraph"),
             "cannot be combined with other sets": split(name="text,text"),
             "cannot be combined with data.block_megabytes": split(num_train_examples=3),
             "data.train_text is not set": split(train_text=None),
+            "b.csv cannot be read in blocks": split(train_text=f"{tmp_path}/b.csv"),
+            "data.text_field is 'body', but": split(text_field="body"),
         }
     )

@@ -42,6 +42,17 @@ def test_columns_may_be_quoted_and_separated_in_several_ways(tmp_path, delimiter
     assert list(pickle.loads(pickle.dumps(rows))) == expected  # as for worker processes
 
 
+def test_quotes_between_tabs_are_text_and_told(tmp_path, caplog):
+    """Pandas quotes a cell that has quotes, and other tools write TSV without any quoting."""
+    frame = pd.DataFrame({"text": ['so "good"', "bad"], "label": ["1", "0"]})
+    frame.to_csv(tmp_path / "own.tsv", sep="\t", index=False)
+    assert read(str(tmp_path / "own.tsv"))[0]["text"] == '"so ""good"""'
+    assert "own.tsv: its cells are written in quotes" in caplog.text
+    caplog.clear()
+    read(write(tmp_path / "plain.tsv", 'text\tlabel\n"so ""good"""\t1\n"It\t0\n'))
+    assert not caplog.text
+
+
 def test_all_kinds_of_tables_hold_the_same_examples(tmp_path):
     frame = pd.DataFrame(REVIEWS)
     lines = [json.dumps({**row, "stars": int(row["stars"])}) for row in REVIEWS]

@@ -37,15 +37,6 @@ def test_the_last_line_needs_no_end(tmp_path, documents):
     assert texts(write(tmp_path / "text", b"One."), documents) == ["One."]
 
 
-def test_documents_are_random_access(tmp_path):
-    path = write(tmp_path / "text", TEXT.encode())
-    for documents in DOCUMENTS:
-        examples = read_documents(path, documents)
-        assert examples[-1] == examples[len(examples) - 1]
-        with pytest.raises(IndexError):
-            examples[len(examples)]
-
-
 def test_many_files_are_not_kept_open(tmp_path):
     for n in range(20):
         write(tmp_path / f"{n}.txt", b"Some text.\n")
@@ -84,7 +75,7 @@ def write_table(folder, ending):
     return str(path)
 
 
-@pytest.mark.parametrize("ending", [".jsonl", ".jsonl.gz", ".jsonl.zst", ".parquet", ".csv"])
+@pytest.mark.parametrize("ending", [".jsonl", ".json.gz", ".jsonl.zst", ".parquet", ".csv"])
 def test_a_document_is_a_column_of_a_row(tmp_path, ending):
     path = write_table(tmp_path, ending)
     config = DataConfig(name="text", train_text=path, text_field="body")

@@ -133,13 +133,10 @@ class PreferencePairs(RandomAccess[Features]):
         return len(self.reference)
 
     def item(self, index: int) -> Features:
+        # Their bits have the type of all features.
+        bits = np.asarray(self.reference[index], np.float32).view(np.int32)
         return {
             f"{side}_{name}": values
             for side in SIDES
             for name, values in getattr(self, side)[index].items()
-        } | {REFERENCE: float_bits(self.reference[index])}
-
-
-def float_bits(numbers: np.ndarray) -> np.ndarray:
-    """Bits of float32 numbers as int32, the type of all features."""
-    return np.ascontiguousarray(numbers, np.float32).view(np.int32)
+        } | {REFERENCE: bits}

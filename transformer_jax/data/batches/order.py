@@ -82,7 +82,9 @@ class EpochOrder(_DrawnOrder):
 
     def _draw(self, epoch: int) -> np.ndarray:
         order = np.arange(self._first, self._first + self._block_size, dtype=np.uint32)
-        np.random.default_rng([self._seed, epoch]).shuffle(order)
+        # Corpora of equal sizes in a mixture may be translations of each other: each has its own
+        # order. (A last zero changes nothing.)
+        np.random.default_rng([self._seed, epoch, self._first]).shuffle(order)
         return order
 
 

@@ -502,21 +502,23 @@ def describe_overlong(
     preprocess: Preprocess[Any],
     lengths: Mapping[str, int],
 ) -> str | None:
-    """Says how many examples are longer than a row, and which lengths would keep them; None if all
-    fit.
+    """Says how many examples are longer than a row, and which lengths would keep 99% of them; None
+    if all fit.
 
     Args:
       lengths: length of a row for each feature.
     """
     sizes = feature_sizes(items, preprocess, lengths)
-    overlong = {name: sizes[name] > limit for name, limit in lengths.items()}
-    share = np.mean(np.any([*overlong.values()], axis=0))
+    share = np.mean(np.any([sizes[name] > limit for name, limit in lengths.items()], axis=0))
     if not share:
         return None
-    changes = [
-        f"{_LENGTH_FIELDS[name]}={math.ceil(np.quantile(sizes[name], 0.99))} (now {limit})"
-        for name, limit in lengths.items()
-        if name in _LENGTH_FIELDS and overlong[name].any()
-    ]
-    advice = f"; 99% fit with {' and '.join(changes)}" if changes else "; raise data.max_length"
+    level = 1 - 0.01 / len(lengths)  # so that 99% fit on all sides at once
+    changes = []
+    for name in lengths.keys() & _LENGTH_FIELDS:
+        length = np.quantile(sizes[name], level, method="higher")
+        if length > lengths[name]:
+            changes.append(f"{_LENGTH_FIELDS[name]}={length} (now {lengths[name]})")
+    advice = f"; 99% fit with {' and '.join(sorted(changes))}" if changes else ""
+    if lengths.keys().isdisjoint(_LENGTH_FIELDS):
+        advice = "; raise data.max_length"
     return f"{share:.1%} of the examples are longer than a row and are left out{advice}"

@@ -98,8 +98,8 @@ class TokenCache:
           first: token before each document.
 
         Returns:
-          The stream; None if there is no cache, the tokenizer has no digest, or the text is too
-          short to be cached.
+          The stream; None if there is no cache, the tokenizer has no digest or no file with its
+          code, or the text is too short to be cached.
 
         Raises:
           UserError: the text is empty, the bucket cannot be used, or the configured folder has no
@@ -113,7 +113,10 @@ class TokenCache:
         size = _num_bytes(documents)
         if folder is None or size < _MIN_BYTES:
             return None
-        key = token_key(tokenizer_digest, documents, tokenizer, first)
+        try:
+            key = token_key(tokenizer_digest, documents, tokenizer, first)
+        except _UnknownError:
+            return None
         num_parts = int(min(size // _PART_BYTES, _MAX_PARTS, len(documents)))
         encoding = _Encoding(folder / key, documents, tokenizer, first, num_parts)
         try:
@@ -244,6 +247,9 @@ def token_key(tokenizer_digest: str, documents: Corpus, tokenizer: Tokenizer, fi
       tokenizer_digest: digest of the tokenizer's vocabulary.
       documents: examples {"text": str}.
       first: token before each document.
+
+    Raises:
+      _UnknownError: the tokenizer's class is in no file.
     """
     libraries = [f"{name} {importlib.metadata.version(name)}" for name in _LIBRARIES]
     parts = [_FORMAT, tokenizer_digest, _code_digest(tokenizer), first, tokenizer.specials.eos]
@@ -255,13 +261,16 @@ def token_key(tokenizer_digest: str, documents: Corpus, tokenizer: Tokenizer, fi
 def _code_digest(tokenizer: Tokenizer) -> str:
     """Digest of `_SOURCES` and of the file of the tokenizer's class, which may be a user's."""
     files = [path for pattern in _SOURCES for path in sorted(_PACKAGE.glob(pattern))]
-    with contextlib.suppress(OSError, TypeError):  # defined in a notebook
-        files.append(Path(inspect.getfile(type(tokenizer))))
+    reads_text = getattr(tokenizer, "base", tokenizer)  # of an `ExtendedTokenizer`
+    try:
+        files.append(Path(inspect.getfile(type(reads_text))))
+    except (OSError, TypeError) as error:  # defined in a notebook, where it may change
+        raise _UnknownError from error
     return hashlib.sha256(b"".join(path.read_bytes() for path in files)).hexdigest()
 
 
 class _UnknownError(Exception):
-    """Examples are made from an object whose bytes are unknown."""
+    """Examples or tokens are made by an object whose bytes are unknown."""
 
 
 def text_digest(documents: Corpus) -> bytes:

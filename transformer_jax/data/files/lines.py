@@ -105,9 +105,6 @@ class TextLines(RandomAccess[str]):
             blank[i] = not self.item(i).strip()
         return blank
 
-    def __repr__(self) -> str:
-        return f"TextLines({self.path!r})"
-
     def __getstate__(self) -> dict[str, Any]:
         # An array can be shared with other processes; a memory map cannot be pickled.
         return {**vars(self), "content": np.frombuffer(self.content, np.uint8)}

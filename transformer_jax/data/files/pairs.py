@@ -3,6 +3,7 @@
 
 import logging
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -24,7 +25,8 @@ def open_parallel_text(config: DataConfig, split: str) -> Sequence[Corpus]:
     """Opens a split of `parallel_text`, one corpus per pair of aligned files.
 
     Raises:
-      UserError: the fields do not list equally many files, or one cannot be used.
+      UserError: the fields do not list equally many files, or match different ones, or one cannot
+        be used.
     """
     fields = [f"{split}_source", f"{split}_target"]
     configured = [field for field in fields if getattr(config, field)]
@@ -39,9 +41,28 @@ def open_parallel_text(config: DataConfig, split: str) -> Sequence[Corpus]:
             f"data.{fields[0]} names {len(sources)} files, data.{fields[1]} {len(targets)}; "
             "file i of one must be aligned with file i of the other"
         )
+    matched = [
+        _matched_parts(getattr(config, field), paths)
+        for field, paths in zip(fields, (sources, targets), strict=True)
+    ]
+    if not {*matched[0]}.isdisjoint(matched[1]):  # else the names have the language in them
+        for source, target, *parts in zip(sources, targets, *matched, strict=True):
+            if parts[0] != parts[1]:
+                raise UserError(
+                    f"data.{fields[0]} and data.{fields[1]} match different files: {source} would "
+                    f"be aligned with {target}; add the files that are missing, or list all"
+                )
     # A file may be the source of several targets, or be named on both sides.
     pairs = dict.fromkeys(zip(sources, targets, strict=True))
     return [open_aligned(pair, split) for pair in pairs]
+
+
+def _matched_parts(pattern: str, paths: Sequence[str]) -> list[str]:
+    """What the "*" in the name of a single pattern stands for in each file; empty for others."""
+    before, *after = Path(pattern).name.split("*")
+    if len(after) != 1 or "," in pattern:
+        return []
+    return [Path(path).name.removeprefix(before).removesuffix(after[0]) for path in paths]
 
 
 def open_aligned(paths: Sequence[str], split: str) -> Corpus:

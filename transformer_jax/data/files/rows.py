@@ -20,6 +20,7 @@ import csv
 import io
 import json
 import logging
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -39,8 +40,11 @@ type Convert = Callable[[Any], Example]
 """Converts a row to an example. Raises ValueError if the row is invalid, and `NothingToLearn` if
 training may leave it out."""
 
+OBJECT_ENDINGS = (".jsonl", ".json", ".parquet")
 COLUMN_ENDINGS = (".csv", ".tsv")
 _DELIMITERS = ",;\t|"
+_QUOTED_CELL = re.compile(rb'(?<![^\t\n])"(?:[^"\t\n]|"")*"(?![^\t\r\n])')
+_QUOTES_LOOKED_AT = 2**20  # bytes
 _ROWS_AT_ONCE = 1000
 _TEXTS = ("source", "target", "text", "pair")
 """Fields of an example that contain text."""
@@ -182,6 +186,11 @@ def text_of(value: Any, name: str) -> str:
     return value
 
 
+def has_ending(path: str, endings: tuple[str, ...]) -> bool:
+    """Returns True if a file, plain, .gz or .zst, has one of these endings."""
+    return path.removesuffix(".gz").removesuffix(".zst").endswith(endings)
+
+
 def open_rows(path: str) -> Rows:
     """Opens a file with one object per row: JSON lines or a JSON array, CSV (.csv) or
     tab-separated columns (.tsv), each plain, .gz or .zst; or Parquet (.parquet).
@@ -191,7 +200,7 @@ def open_rows(path: str) -> Rows:
     """
     if path.endswith(".parquet"):
         return Rows(ParquetTable.open(path), path)
-    if path.removesuffix(".gz").removesuffix(".zst").endswith(COLUMN_ENDINGS):
+    if has_ending(path, COLUMN_ENDINGS):
         return open_columns(path)
     lines = TextLines(path)
     indices = np.flatnonzero(~lines.blank_mask())
@@ -241,8 +250,14 @@ def open_columns(path: str, names: Sequence[str] = (), delimiter: str | None = N
     """
     lines = TextLines(path)
     if delimiter is None:
-        delimiter = "\t" if ".tsv" in path else max(_DELIMITERS, key=lines[0].count)
+        delimiter = "\t" if has_ending(path, (".tsv",)) else max(_DELIMITERS, key=lines[0].count)
     ranges = _line_ranges(lines, delimiter)
+    if delimiter == "\t" and _looks_quoted(lines):
+        logger.warning(
+            '%s: its cells are written in quotes, "so ""quoted""", and are read with them: between '
+            "tabs there is no quoting; write it as .csv with commas, or without quotes",
+            path,
+        )
     if not names:
         names = _cells(lines, delimiter, ranges[0])
         ranges = ranges[1:]
@@ -250,6 +265,14 @@ def open_columns(path: str, names: Sequence[str] = (), delimiter: str | None = N
         raise UserError(f"{path}: two columns have the same name: {', '.join(names)}")
     parse = partial(_columns_of, lines, delimiter, tuple(names))
     return Rows(ranges, path, "line", ranges[:, 0] + 1, parse, names)
+
+
+def _looks_quoted(lines: TextLines) -> bool:
+    """Returns True if all quotes of the first lines are those of CSV, some around others."""
+    text = bytes(lines.content[:_QUOTES_LOOKED_AT])
+    cells = _QUOTED_CELL.findall(text)
+    is_quoted = sum(cell.count(b'"') for cell in cells) == text.count(b'"')
+    return is_quoted and any(b'""' in cell[1:-1] for cell in cells)
 
 
 def _line_ranges(lines: TextLines, delimiter: str) -> np.ndarray:

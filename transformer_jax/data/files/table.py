@@ -14,7 +14,15 @@ from typing import Any
 from transformer_jax.data.config import DataConfig
 from transformer_jax.data.examples import Corpus, Example
 from transformer_jax.data.files.lines import open_files
-from transformer_jax.data.files.rows import Rows, open_columns, open_rows, select_rows, text_of
+from transformer_jax.data.files.rows import (
+    OBJECT_ENDINGS,
+    Rows,
+    has_ending,
+    open_columns,
+    open_rows,
+    select_rows,
+    text_of,
+)
 from transformer_jax.errors import UserError
 from transformer_jax.ranges import short_repr
 from transformer_jax.runtime.files import atomic_writer, cache_folder
@@ -29,15 +37,13 @@ _FIELDS = {
 }
 """Key of an example -> the field of the section `data` that names its column."""
 _PAIR = ("source", "target")
-_OBJECT_ENDINGS = (".jsonl", ".json", ".parquet")
 
 
 def open_table(config: DataConfig, split: str) -> Sequence[Corpus]:
     """Opens a split of `table`, one corpus per file; errors as of `read_table`."""
 
     def read(path: str) -> Corpus:
-        has_objects = path.removesuffix(".gz").removesuffix(".zst").endswith(_OBJECT_ENDINGS)
-        rows = open_rows(path) if has_objects else open_columns(path)
+        rows = open_rows(path) if has_ending(path, OBJECT_ENDINGS) else open_columns(path)
         if Path(path).parent == _frames_folder():
             rows = dataclasses.replace(rows, name=f"data[{split!r}]")
         return read_table(rows, named_columns(config), split, config.on_bad_row)
@@ -176,8 +182,6 @@ def example_of(columns: Mapping[str, str], row: Any) -> Example:
         value = cells[column]
         if key == "label":
             example[key] = _label(value, column)
-        elif isinstance(value, str):
-            example[key] = value
         else:
             example[key] = text_of(value, f"the column {column!r}")
     return example

@@ -31,8 +31,11 @@ from transformer_jax.data.files.lines import (
     zstd_unpacked,
 )
 from transformer_jax.data.files.rows import (
+    COLUMN_ENDINGS,
+    OBJECT_ENDINGS,
     Convert,
     RowFilter,
+    has_ending,
     open_rows,
     parse_json,
     select_rows,
@@ -40,15 +43,13 @@ from transformer_jax.data.files.rows import (
 from transformer_jax.data.files.table import example_of, find_columns
 from transformer_jax.errors import UserError
 
-_BLOCK_TABLES = (".jsonl", ".jsonl.gz", ".jsonl.zst", ".parquet")
-_TABLES = (*_BLOCK_TABLES, ".csv", ".csv.gz", ".csv.zst")
+_TABLES = (*OBJECT_ENDINGS, *COLUMN_ENDINGS)
 """File name endings of tables with one document per row."""
 
-BLOCK_ENDINGS = (".txt", ".txt.gz", ".txt.zst", *_BLOCK_TABLES)
+BLOCK_ENDINGS = (".txt", *OBJECT_ENDINGS)
 """File name endings of files of a hub data set that can be read in blocks."""
 
 _COMPRESSED_ENDINGS = (".gz", ".zst")
-_HUB_PROTOCOLS = ("hf",)
 
 _reported: set[str] = set()
 """Files of which this process has said what it leaves out."""
@@ -80,7 +81,7 @@ def read_documents(
     """Reads the documents {"text": str} of one file.
 
     Args:
-      path: UTF-8 text (plain, .gz or .zst), or a table (`_TABLES`) with a document per row.
+      path: UTF-8 text or a table (`_TABLES`) with a document per row, plain, .gz or .zst.
       documents: unit of a document in text, one of `config.DOCUMENTS`.
       column: column of a table that contains the text; None: "text". Other columns are not read.
       on_bad_row: as for `select_rows`.
@@ -88,14 +89,10 @@ def read_documents(
     Raises:
       UserError: the file cannot be read, has no text, or a row is invalid.
     """
-    if path.endswith(_TABLES):
+    if has_ending(path, _TABLES):
         convert = partial(example_of, {"text": column or "text"})
         return select_rows(open_rows(path), convert, "all", on_bad_row)
-    if column is not None:
-        raise UserError(
-            f"data.text_field is {column!r}, but {path} has no columns (files with columns end in "
-            f"{', '.join(_TABLES)}); leave it out"
-        )
+    _refuse_column(path, column)
     if documents == "file":
         return WholeFiles((path,))
     lines = TextLines(path)
@@ -142,6 +139,14 @@ def _text_example(text: str) -> Example:
 
 def _paragraph_example(lines: TextLines, ranges: np.ndarray, index: int) -> Example:
     return _text_example(lines.text(*ranges[index]).removesuffix("\n"))
+
+
+def _refuse_column(path: str, column: str | None) -> None:
+    if column is not None:
+        raise UserError(
+            f"data.text_field is {column!r}, but {path} has no columns (files with columns end in "
+            f"{', '.join(_TABLES)}); leave it out"
+        )
 
 
 def _no_text(path: str) -> UserError:
@@ -206,7 +211,7 @@ class TextBlocks(RandomAccess[Example]):
             if block.path.endswith(".parquet"):
                 return self._texts(block, _read_rows(file, block, self.column), convert)
             lines = _read_lines(file, block)
-            if block.path.endswith(_BLOCK_TABLES):
+            if has_ending(block.path, OBJECT_ENDINGS):
                 rows = (line for line in lines if line.strip())
                 return self._texts(block, rows, lambda row: convert(parse_json(row.decode())))
             if self.by_line:
@@ -241,7 +246,7 @@ def open_blocks(config: DataConfig, paths: Sequence[str]) -> TextBlocks:
     """Divides files into blocks of about `config.block_megabytes`.
 
     A compressed file, or a file that is one document, is a single block of any size. Blocks of
-    Parquet files consist of whole row groups.
+    Parquet files consist of whole row groups. A file that several patterns match is read once.
 
     Args:
       config: the section `data`.
@@ -249,7 +254,8 @@ def open_blocks(config: DataConfig, paths: Sequence[str]) -> TextBlocks:
         endings; "*" matches any name.
 
     Raises:
-      UserError: a file cannot be read, a pattern matches no file, or documents are paragraphs.
+      UserError: a file cannot be read, or not in parts, a pattern matches no file, documents are
+        paragraphs, or `config.text_field` is set for a file without columns.
     """
     assert config.block_megabytes is not None
     if config.documents == "paragraph":
@@ -260,9 +266,16 @@ def open_blocks(config: DataConfig, paths: Sequence[str]) -> TextBlocks:
     by_line = config.documents == "line"
     size = int(config.block_megabytes * 2**20)
     blocks: list[Block] = []
-    for path in itertools.chain.from_iterable(map(_matches, paths)):
-        is_splittable = by_line or path.endswith(_BLOCK_TABLES)
-        whole = path.endswith(_COMPRESSED_ENDINGS) or not is_splittable
+    for path in dict.fromkeys(itertools.chain.from_iterable(map(_matches, paths))):
+        if has_ending(path, COLUMN_ENDINGS):
+            raise UserError(
+                f"{path} cannot be read in blocks, as a quoted cell may have several lines; write "
+                "it as .jsonl or .parquet, or leave data.block_megabytes out"
+            )
+        has_objects = has_ending(path, OBJECT_ENDINGS)
+        if not has_objects:
+            _refuse_column(path, config.text_field)
+        whole = path.endswith(_COMPRESSED_ENDINGS) or not (by_line or has_objects)
         with _read_errors(path), _open(path) as file:
             blocks += _cut(path, file, math.inf if whole else size)
     return TextBlocks(tuple(blocks), config.text_field or "text", by_line, config.on_bad_row)
@@ -285,7 +298,7 @@ def _file_system(path: str) -> tuple[Any, str]:
     """File system of a path or address, and the path in it."""
     if "://" not in path:
         return fsspec.filesystem("file"), path
-    require_allowed(path, _HUB_PROTOCOLS)
+    require_allowed(path, ("hf",))
     return fsspec.core.url_to_fs(path)
 
 

@@ -17,8 +17,6 @@ from transformer_jax.data.config import DataConfig
 from transformer_jax.data.examples import Corpus, Example
 from transformer_jax.errors import UserError
 
-SPLITS = ("train", "valid", "test", "test_combinations")
-
 _FOLDER = Path(__file__).with_name("embedded_text")
 
 

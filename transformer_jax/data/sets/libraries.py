@@ -21,7 +21,7 @@ import numpy as np
 
 from transformer_jax.data.config import DataConfig
 from transformer_jax.data.examples import Corpus, RandomAccess
-from transformer_jax.data.files.rows import Rows, select_rows
+from transformer_jax.data.files.rows import Rows, has_ending, select_rows
 from transformer_jax.data.files.table import example_of, find_columns, named_columns, pair_columns
 from transformer_jax.data.files.text import BLOCK_ENDINGS, open_blocks
 from transformer_jax.errors import MissingSplitError, UserError, install_hint, reason_of
@@ -159,7 +159,7 @@ def _training_files(library: Any, config: DataConfig) -> list[str]:
         builder = library.load_dataset_builder(config.hf_name, config.hf_config)
         files = [str(path) for path in builder.config.data_files["train"]]
         for path in files:
-            if not path.endswith(BLOCK_ENDINGS):
+            if not has_ending(path, BLOCK_ENDINGS):
                 raise ValueError(f"{path} is none of {', '.join(BLOCK_ENDINGS)}")
         return files
     except Exception as error:
