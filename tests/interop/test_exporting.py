@@ -18,7 +18,9 @@ from tests.refusals import assert_refused
 from transformer_jax.conversations import TEMPLATES, chat_template
 from transformer_jax.errors import UserError
 from transformer_jax.interop import weights
+from transformer_jax.interop.ctranslate2_spec import build_specification
 from transformer_jax.interop.exporting import export_run
+from transformer_jax.interop.family_match import default_model
 from transformer_jax.interop.importing import import_model
 from transformer_jax.runs import build
 from transformer_jax.runs.config import override
@@ -227,12 +229,21 @@ def test_what_ctranslate2_cannot_run_is_named_and_nothing_is_written(run_of, tmp
         "the task classification writes no text": "bart_classification",
     }
     out = tmp_path / "out"
-    assert_refused(
-        {
-            words: functools.partial(export_run, run_of(name), out, "ctranslate2")
-            for words, name in names.items()
-        }
-    )
+    calls = {
+        words: functools.partial(export_run, run_of(name), out, "ctranslate2")
+        for words, name in names.items()
+    }
+    for field, value in {
+        "qk_norm": True,
+        "first_norm": False,
+        "block": "merged",
+        "residual": "mine",
+    }.items():
+        options = {"architecture": "encoder_decoder", "norm_placement": "pre", field: value}
+        calls[f"config.model.{field} is {value!r}"] = functools.partial(
+            build_specification, default_model(options), {}, 9
+        )
+    assert_refused(calls)
     assert not out.exists()
 
 

@@ -90,6 +90,7 @@ REFUSED_KEYS = {
     "has no low_freq_factor": ("llama", {"rope_scaling": {"type": "llama3", "factor": 8.0}}),
     "partial_rotary_factor is 0.5; only 1.0": ("deepseek_v2", {"partial_rotary_factor": 0.5}),
     "num_key_value_heads 3": ("llama", {"num_key_value_heads": 3}),
+    "attn_logit_softcapping is 5.0; only None": ("gemma3", {"attn_logit_softcapping": 5.0}),
     "layer_types must name one of": ("gemma2", {"layer_types": [FULL, "chunked", FULL]}),
     "layer_types must name one of sliding_attention": ("gemma2", {"layer_types": [FULL]}),
     "has the shape [3]; by config.json it must be [2]": ("bert_classification", TWO_LABELS),

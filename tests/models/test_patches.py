@@ -182,6 +182,7 @@ def test_impossible_patches_are_refused(translator):
         "did you mean decoder.layer_1.cross_att": {"decoder.layer_1.crossattention.heads[0]": 0},
         f"index 2 is too large; axis head of {heads} has size 2": {f"{heads}[2]": 0},
         f"index 4 is too large; axis head of {heads} has size 2": {f"{heads}[0:5]": 0},
+        f"index 3 is too large; axis head of {heads} has size 2": {f"{heads}[3:]": 0},
         "'encoder.layer_0[-1]': write HOOK_POINT or HOOK_POINT[INDEX": {"encoder.layer_0[-1]": 0},
         "'encoder.layer_0[]': write HOOK_POINT or HOOK_POINT[INDEX": {"encoder.layer_0[]": 0},
         "'encoder.layer_0[0': write HOOK_POINT or HOOK_POINT[INDEX": {"encoder.layer_0[0": 0},

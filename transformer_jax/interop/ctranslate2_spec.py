@@ -58,7 +58,12 @@ def _require_supported(model: TransformerConfig) -> None:
         ),
         "norm": ("layer", "rms", "rms_plus_one"),
         "norm_placement": ("post", "pre", *(("sandwich",) if is_decoder_only else ())),
+        "first_norm": (True,),
+        "block": ("sequential",),
+        "residual": ("add",),
         "residual_connections": (True,),
+        # In an encoder-decoder CTranslate2 4.8 takes the norms and computes other numbers.
+        "qk_norm": (False, True) if is_decoder_only else (False,),
         "attention_layer": ("multi_head",),
         "feed_forward": ("dense",),
         "layers": (None,),

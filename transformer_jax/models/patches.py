@@ -13,11 +13,10 @@ it, a function of the whole array [B, ...] computes it. A layer that is switched
 input; all other values become zero.
 """
 
-import contextlib
 import dataclasses
 import itertools
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -127,21 +126,16 @@ class PatchedModel(WrappedModel):
         self.patches = patches
 
     def apply(self, *args: Any, **named: Any) -> Any:
-        with self._patching():
-            return self.model.apply(*args, **named)
-
-    @contextlib.contextmanager
-    def _patching(self) -> Iterator[None]:
         def change(point: HookPoint, x: Array) -> Array:
             for patch in self.patches:
                 x = patch.apply(point, x) if patch.matches(point.path) else x
             return x
 
-        def wanted(path: str) -> bool:
+        def is_patched(path: str) -> bool:
             return any(patch.matches(path) for patch in self.patches)
 
-        with intercept_activations(change, wanted):
-            yield
+        with intercept_activations(change, is_patched):
+            return self.model.apply(*args, **named)
 
 
 def patched_model(model: Any, changes: Mapping[str, Any], points: HookPointAxes) -> PatchedModel:
@@ -193,7 +187,7 @@ def _check(patch: Patch, points: HookPointAxes) -> None:
         if len(patch.index) > len(axes):
             raise UserError(f"patch {patch.key!r}: {path} has only the axes {', '.join(axes)}")
         for index, (axis, size) in zip(patch.index, axes.items(), strict=False):
-            last = index if isinstance(index, int) else (index.stop or 1) - 1
+            last = index if isinstance(index, int) else max(index.start or 0, (index.stop or 1) - 1)
             if size is not None and last >= size:
                 raise UserError(
                     f"patch {patch.key!r}: index {last} is too large; axis {axis} of {path} has "

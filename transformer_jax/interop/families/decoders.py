@@ -526,6 +526,7 @@ GEMMA3 = dataclasses.replace(
     GEMMA2,
     model_type="gemma3_text",
     tasks={"Gemma3ForCausalLM": "language_modeling", "Gemma3TextModel": "language_modeling"},
+    fields={key: field for key, field in GEMMA2.fields.items() if field != "logit_cap"},
     fixed_fields={**GEMMA2.fixed_fields, "qk_norm": True},
     mappings=_mappings_gemma3,
     to_options=_to_options_gemma3,
@@ -539,6 +540,8 @@ GEMMA3 = dataclasses.replace(
         "rope_local_base_freq": 10_000.0,
         "sliding_window_pattern": 6,
     },
+    # The class of transformers has the key, and its attention does not read it.
+    required={**GEMMA2.required, "attn_logit_softcapping": None},
     no_effect=(*GEMMA2.no_effect, "_sliding_window_pattern"),
 )
 
