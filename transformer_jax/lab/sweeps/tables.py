@@ -75,6 +75,13 @@ class Row:
     def seeds(self) -> int:
         return len(next(iter(self.metrics.values())))
 
+    @property
+    def diverged(self) -> list[bool]:
+        """Whether each seed diverged: all metrics that it has are NaN."""
+        of_seeds = zip(*self.metrics.values(), strict=True)
+        measured = [[value for value in values if value is not None] for values in of_seeds]
+        return [bool(values) and all(map(math.isnan, values)) for values in measured]
+
     def first_seeds(self, count: int) -> "Row":
         """The row with its first seeds only, and their share of the time."""
         if count >= self.seeds:
