@@ -252,7 +252,8 @@ def _family(values: np.ndarray) -> Outcome:
 
 def _family_once(values: np.ndarray) -> tuple[float, float, float]:
     base, *others = values.tolist()
-    return min(holm([over_seeds(base, one).p for one in others])), math.nan, math.nan
+    p_values = [over_seeds(base, one).p for one in others]
+    return min(holm(p_values, len(others))), math.nan, math.nan
 
 
 def _pairs(values: np.ndarray) -> Outcome:

@@ -62,7 +62,7 @@ class SeedTest(NamedTuple):
       name: of the variant.
       difference: of the variant from the base.
       p_permutation: p-value of the permutation test.
-      p_adjusted: the p-value adjusted for the number of variants (Holm 1979).
+      p_adjusted: the p-value adjusted for the number of tests (Holm 1979).
       seeds_to_decide: seeds of each that would decide a difference as large as this; None if it
         is decided, or a thousand are too few.
     """
@@ -81,7 +81,11 @@ class SeedTest(NamedTuple):
 
 
 def compare_seeds(
-    metric: str, values: Mapping[str, Sequence[float]], paired: Collection[str] = ()
+    metric: str,
+    values: Mapping[str, Sequence[float]],
+    paired: Collection[str] = (),
+    *,
+    is_best_first: bool = False,
 ) -> list[SeedTest]:
     """Tests of a metric of several variants against the base, corrected for their number.
 
@@ -90,6 +94,7 @@ def compare_seeds(
         less than two values are left out, and all are if the base has less.
       paired: variants whose seeds are those of the base, in the same order: tested by
         `over_paired_seeds` if they have as many values.
+      is_best_first: the base was chosen by these values, so that the tests are those of all pairs.
     """
     worst = math.inf if lower_is_better(metric) else -math.inf
     samples = {
@@ -101,12 +106,13 @@ def compare_seeds(
     for name, sample in variants.items():
         has_pairs = name in paired and len(sample) == len(first)
         differences[name] = (over_paired_seeds if has_pairs else over_seeds)(first, sample)
-    adjusted = holm([difference.p for difference in differences.values()])
+    family = math.comb(len(variants) + 1, 2) if is_best_first else len(variants)
+    adjusted = holm([difference.p for difference in differences.values()], family)
     tests = []
     for (name, difference), p in zip(differences.items(), adjusted, strict=True):
         sample = variants[name]
         is_paired = difference.test == _PAIRED
-        needed = seeds_to_decide(first, sample, LEVEL / len(variants), paired=is_paired)
+        needed = seeds_to_decide(first, sample, LEVEL / family, paired=is_paired)
         permuted = permutation_p(first, sample, paired=is_paired)
         tests.append(SeedTest(name, metric, difference, permuted, p, None if p < LEVEL else needed))
     return tests
@@ -281,14 +287,18 @@ def hedges_g(first: Sequence[float], second: Sequence[float]) -> float:
     )
 
 
-def holm(p_values: Sequence[float]) -> list[float]:
+def holm(p_values: Sequence[float], family: int) -> list[float]:
     """Adjusted p-values of several tests (Holm 1979): below the level, the family of all tests has
-    at most that share of false differences."""
+    at most that share of false differences.
+
+    Args:
+      family: number of all tests; those that are not given count as the largest p-values.
+    """
     order = np.argsort(p_values)
     adjusted = np.empty(len(p_values))
     largest = 0.0  # an adjusted p-value is never below that of a smaller one
     for rank, index in enumerate(order):
-        largest = max(largest, min(1.0, (len(p_values) - rank) * p_values[index]))
+        largest = max(largest, min(1.0, (family - rank) * p_values[index]))
         adjusted[index] = largest
     return adjusted.tolist()
 

@@ -114,15 +114,18 @@ def test_a_result_of_an_earlier_version_is_used_if_its_fields_have_todays_defaul
 
 
 def test_a_metric_that_a_finished_row_lacks_is_read_from_its_records(tmp_path, config):
-    folder = make_sweep(tmp_path / "a", {"base": [1.0, 2.0]}) / "base"
-    (folder / "from_1" / "seed_1").mkdir(parents=True)
-    record = {"step": 3, "split": "valid", "loss": 2.0, "bleu": 31.0}
-    (folder / "from_1" / "seed_1" / "metrics.jsonl").write_text(json.dumps(record) + "\n")
-    more = tj.Sweep("quickstart", {"base": {}}, seeds=2, metrics=["loss", "bleu"])
+    """A seed that diverged after its last record has none."""
+    folder = make_sweep(tmp_path / "a", {"base": [1.0, 2.0, math.nan]}) / "base"
+    for seed in ("from_1/seed_1", "seed_2"):
+        (folder / seed).mkdir(parents=True)
+        record = {"step": 3, "split": "valid", "loss": 2.0, "bleu": 31.0}
+        (folder / seed / "metrics.jsonl").write_text(json.dumps(record) + "\n")
+    more = tj.Sweep("quickstart", {"base": {}}, seeds=3, metrics=["loss", "bleu"])
     spec = row_training.RowSpec("base", config)
-    (row,) = row_training.train_rows(more, {folder: spec}, 2, ())
-    assert row.metrics == {"loss": [1.0, 2.0], "bleu": [None, 31.0]}
-    assert saved_row(folder / "result.json", "base", asked_of(more, config)) == row
+    (row,) = row_training.train_rows(more, {folder: spec}, 3, ())
+    assert row.metrics["bleu"] == [None, 31.0, pytest.approx(math.nan, nan_ok=True)]
+    saved = saved_row(folder / "result.json", "base", asked_of(more, config))
+    assert saved.metrics["bleu"][:2] == [None, 31.0] and saved.diverged == [False, False, True]
 
 
 def test_the_verb_table_prints_and_publishes(tmp_path, capsys):

@@ -2,6 +2,7 @@
 """Tables of experiments: means, deviations and missing values."""
 
 import csv
+import dataclasses
 import io
 import math
 
@@ -76,6 +77,13 @@ def test_rows_of_the_same_seeds_are_pairs():
     assert "paired t over seeds" in as_text([base, shifted])
     (test,) = differences([base, shifted.first_seeds(2)])
     assert test.difference.test == "Welch" and not test.differs
+
+
+def test_the_best_trial_of_a_search_is_tested_as_one_of_all_pairs():
+    """Two rows differ from a base in two tests; three trials have three pairs."""
+    trials = [dataclasses.replace(row, values={"model.d_ff": 8}) for row in APART]
+    of_row, of_trial = differences(APART)[0], differences(trials)[0]
+    assert of_trial.p_adjusted == pytest.approx(1.5 * of_row.p_adjusted)
 
 
 def test_a_difference_that_no_number_of_seeds_decides_is_not_shown_as_decided():

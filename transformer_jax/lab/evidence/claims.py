@@ -436,11 +436,9 @@ def _values(
         if not isinstance(measures, Mapping):
             measures = {row.name: measures}
         workdirs = _seed_workdirs(folder, row.name, seeds.stop)[seeds.start :]
-        losses = row.metrics["loss"][seeds.start :]
         values |= {name: [] for name in measures}
-        for workdir, loss in zip(workdirs, losses, strict=True):
+        for workdir, has_diverged in zip(workdirs, row.diverged[seeds.start :], strict=True):
             # The checkpoint of a seed that diverged is from before that: no measure of the seed.
-            has_diverged = loss is not None and not math.isfinite(loss)
             run = None if has_diverged else load(workdir, modules=modules)
             for name, measure in measures.items():
                 values[name].append(math.nan if run is None else float(measure(run)))

@@ -245,10 +245,12 @@ def _with_recorded(row: Row, sweep: Sweep, settings: Settings, folder: Path) -> 
     folders = seed_folders(folder)
     workdirs = [folders.get(seed) for seed in seed_configs(settings, row.seeds)]
     records = [last_validation(read_metrics(path)) if path else None for path in workdirs]
+    # The last validation of a seed that diverged was before that, as in `_measure`.
+    seeds = [{} if lost else r for r, lost in zip(records, row.diverged, strict=True)]
     metrics = dict(row.metrics)
     for name in sweep.metrics:
         if name not in metrics:
-            metrics[name] = [None if r is None else _metric(r, name) for r in records]
+            metrics[name] = [None if r is None else _metric(r, name) for r in seeds]
     return dataclasses.replace(row, metrics=metrics)
 
 

@@ -75,6 +75,13 @@ class Row:
     def seeds(self) -> int:
         return len(next(iter(self.metrics.values())))
 
+    @property
+    def diverged(self) -> list[bool]:
+        """Whether each seed diverged: all metrics that it has are NaN."""
+        of_seeds = zip(*self.metrics.values(), strict=True)
+        measured = [[value for value in values if value is not None] for values in of_seeds]
+        return [bool(values) and all(map(math.isnan, values)) for values in measured]
+
     def first_seeds(self, count: int) -> "Row":
         """The row with its first seeds only, and their share of the time."""
         if count >= self.seeds:
@@ -172,17 +179,19 @@ def differences(rows: Sequence[Row]) -> list[SeedTest]:
     """Tests of each metric of each row against the first row, corrected for their number. The rows
     of a sweep have the same seeds, so that they are pairs; with other seeds the test is right, too.
 
-    Trials of a search that were trained for other steps than the first are left out.
+    Trials of a search that were trained for other steps than the first, which is the best, are left
+    out. They are corrected for the number of all pairs.
     """
     rows = [row for row in rows if row.steps == rows[0].steps]
     if len(rows) < 2:
         return []
     names = [row.name for row in rows]
-    return [
-        test
-        for metric in _metrics(rows)
-        for test in compare_seeds(metric, {row.name: row.measured(metric) for row in rows}, names)
-    ]
+    is_best_first = bool(rows[0].values)
+    tests: list[SeedTest] = []
+    for metric in _metrics(rows):
+        measured = {row.name: row.measured(metric) for row in rows}
+        tests += compare_seeds(metric, measured, names, is_best_first=is_best_first)
+    return tests
 
 
 def _legend(rows: Sequence[Row]) -> list[str]:
