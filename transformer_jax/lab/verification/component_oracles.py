@@ -337,7 +337,7 @@ def predicted(subject: Subject) -> Comparison:
 def _with_data(subject: Subject, folder: Path) -> Settings:
     """A short training on small data for the task, whose files are written to a folder."""
     texts = _texts()
-    path = folder / "data.tsv"
+    path = folder / "data.txt"
     files: dict[str, Any] = {f"data.{split}_text": str(path) for split in ("train", "valid")}
     match sorted(build.task_kind(subject.settings).keys):
         case ["source", "target"]:
