@@ -29,6 +29,12 @@ TEXT = {**SIZES, "architecture": "encoder_only", "num_layers": 1, "vocab_size": 
 LLAMA = {"positions": "rotary", "norm": "rms", "gated_feed_forward": True, "activation": "silu"}
 LLAMA |= {"attention_bias": "none", "feed_forward_bias": False}
 
+DEEPSEEK = LANGUAGE | LLAMA | {"attention_layer": "latent", "rope_layout": "pairs"}
+DEEPSEEK |= {"norm_epsilon": 1e-6, "latent.kv_rank": 4, "latent.rotary_size": 2, "num_layers": 2}
+DEEPSEEK |= {"feed_forward": "experts", "layers": "feed_forward=dense | default"}
+DEEPSEEK |= {"experts.renormalize": False}
+YARN = {"rope_scaling": "yarn", "rope_factor": 4.0, "rope_original_length": 16}
+
 TASK = {
     "encoder_decoder": "translation",
     "decoder_only": "language_modeling",
@@ -61,6 +67,13 @@ MATCHING = {
     "a window": (LANGUAGE | LLAMA | {"attention_window": 2}, "mistral"),
     "experts": (LANGUAGE | LLAMA | {"feed_forward": "experts"}, "mixtral"),
     "BERT": (TEXT | {"max_length": 9}, "bert"),
+    "BERT without token types": (TEXT | {"max_length": 9, "num_token_types": 0}, "bert"),
+    "BERT without token types, as DistilBERT": (
+        TEXT | {"max_length": 9, "num_token_types": 0, "norm_epsilon": 1e-12},
+        "distilbert",
+    ),
+    "latent attention": (DEEPSEEK, "deepseek_v2"),
+    "latent attention, YaRN": (DEEPSEEK | YARN, "deepseek_v2"),
     "BERT, pre-norm": (
         TEXT | {"norm_placement": "pre", "max_length": 9, "activation": "gelu_exact"},
         "roberta-prelayernorm",
@@ -109,6 +122,13 @@ def test_a_matched_family_computes_the_same(name):
     np.testing.assert_allclose(theirs, ours, atol=1e-5 * np.abs(ours).max())
 
 
+def test_a_bert_has_a_token_type_as_transformers_looks_one_up():
+    config = default_model(TEXT | {"max_length": 9, "num_token_types": 0})
+    match = match_family(config, random_leaves(config), "tagging", {"pad_token_id": 0})
+    assert (match.class_name, match.keys["type_vocab_size"]) == ("BertForTokenClassification", 1)
+    np.testing.assert_array_equal(match.leaves["input/token_types"], np.zeros((1, 12)))
+
+
 BART = PAIRS | {"positions": "learned", "embedding_norm": True, "max_length": 9}
 HEAD = {
     "pooler/kernel": np.ones((12, 12)),
@@ -137,6 +157,11 @@ def test_an_option_of_no_family_is_named():
         "config.model.norm is 'rms'": PAIRS | {"positions": "sinusoidal", "norm": "rms"},
         "config.model.logit_cap is 5.0": LANGUAGE | {"logit_cap": 5.0},
         "config.model.positions is 'rotary'": TEXT | {"positions": "rotary"},
+        "config.model.yarn.truncate is False": DEEPSEEK | YARN | {"yarn.truncate": False},
+        "config.model.yarn.attention_factor is 1": DEEPSEEK | YARN | {"yarn.attention_factor": 1.0},
+        "config.model.feed_forward_bias is True": DEEPSEEK | {"feed_forward_bias": True},
+        "config.model.logit_cap is 7.0": DEEPSEEK | {"logit_cap": 7.0, "latent.query_rank": 3},
+        "3 elements of a head's 6 are rotated": LANGUAGE | LLAMA | {"rope_fraction": 0.5},
     }
     calls = {}
     for words, options in refused.items():

@@ -18,7 +18,8 @@ from transformer_jax.interop.families import FAMILIES, Family
 from transformer_jax.interop.families.base import option_value
 from transformer_jax.models import MODELS
 from transformer_jax.nn.config import TransformerConfig
-from transformer_jax.nn.layer_pattern import override
+from transformer_jax.nn.latent_attention import LatentOptions
+from transformer_jax.nn.layer_pattern import PARAMETERS, override, pattern_text
 from transformer_jax.nn.layers import ATTENTION_LAYERS, FEED_FORWARDS
 from transformer_jax.nn.parameters import parameter_at
 from transformer_jax.nn.positions import POSITIONS
@@ -76,14 +77,24 @@ def match_family(
       UserError: no family supports the options. Names the first unsupported one.
     """
     model, leaves = remove_vocab_padding(model, leaves)
+    rotated = int(model.d_k * model.rope_fraction)
+    if (model.attention_layer, model.positions) == ("multi_head", "rotary") and rotated % 2:
+        raise UserError(
+            f"--format=hf: {rotated} elements of a head's {model.d_k} are rotated "
+            f"(config.model.rope_fraction is {model.rope_fraction:g}); models of transformers "
+            "rotate an even number"
+        )
+    candidates = [
+        (family.of_class(class_name), class_name)
+        for family in FAMILIES.values()
+        if family.architecture == model.architecture
+        and (class_name := _class_for_task(family, task)) is not None
+    ]
+    # Families that need no rewrite come first: a DistilBERT is one, though a BERT could express it.
+    candidates.sort(key=lambda candidate: bool(_keys_and_differing(candidate[0], model, keys)[1]))
     mismatches = []
-    for family in FAMILIES.values():
-        if family.architecture != model.architecture:
-            continue
-        class_name = _class_for_task(family, task)
-        if class_name is None:
-            continue
-        match = _match(family.of_class(class_name), class_name, model, leaves, keys)
+    for family, class_name in candidates:
+        match = _match(family, class_name, model, leaves, keys)
         if isinstance(match, FamilyMatch):
             return match
         mismatches.append((family, match))
@@ -120,16 +131,7 @@ def _match(
     nothing differs or nothing that differs can be rewritten.
     """
     while True:
-        keys = {**family.defaults, **family.keys(model), **other_keys}
-        try:
-            theirs = _canonical_options(default_model(family.options(keys)))
-        except ValueError:  # the family derives the size of heads from other options
-            return {"key_size": None}
-        differing: dict[str, Any] = {
-            field: theirs.get(field)
-            for field, value in _canonical_options(model).items()
-            if value != theirs.get(field)
-        }
+        keys, differing = _keys_and_differing(family, model, other_keys)
         if not differing:
             return FamilyMatch(family, class_name, model, leaves, keys)
         for field, value in differing.items():
@@ -141,6 +143,23 @@ def _match(
                 break
         else:
             return differing
+
+
+def _keys_and_differing(
+    family: Family, model: TransformerConfig, other_keys: Mapping[str, Any]
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Keys of config.json, and the options that are lost in them, with the family's values."""
+    keys = {**family.defaults, **family.keys(model), **other_keys}
+    try:
+        theirs = _canonical_options(default_model(family.options(keys)))
+    except ValueError:  # the family derives the size of heads from other options
+        return keys, {"key_size": None}
+    differing = {
+        field: theirs.get(field)
+        for field, value in _canonical_options(model).items()
+        if value != theirs.get(field)
+    }
+    return keys, differing
 
 
 def default_model(options: Mapping[str, Any]) -> TransformerConfig:
@@ -156,37 +175,50 @@ def _canonical_options(model: TransformerConfig) -> dict[str, Any]:
     """Options that determine a model's results, each written in one way."""
     named = {field.name: getattr(model, field.name) for field in dataclasses.fields(model)}
     del named["options"]
+    own = [
+        {name: value for name, value in overrides.items() if not _is_default(model, name, value)}
+        for overrides in model.pattern
+    ]
+    named["layers"] = pattern_text(own) if any(own) else None
     for layer in map(model.of_layer, range(len(model.pattern))):
         named |= _component_options(layer)
     named |= {"key_size": model.d_k, "value_size": model.d_v}
     named["num_key_value_heads"] = model.key_value_heads
+    compared = model.d_k  # elements of a key that are compared with a query's
+    if model.attention_layer == "latent":
+        compared += model.options_of(LatentOptions).rotary_size
     # Rounded, as the square root of a key and its square do not give the same last digit.
-    named["attention_scale"] = round(model.attention_scale or model.d_k**-0.5, 9)
+    named["attention_scale"] = round(model.attention_scale or compared**-0.5, 9)
     if model.architecture != "encoder_decoder":  # one table: "target" ties it as "all" does
         tied = model.tie_embeddings in ("all", "target")
         named["tie_embeddings"] = "all" if tied else "none"
     if model.positions == "t5" and model.max_distance is None:
         named["max_distance"] = 128  # what None means
     unread = set(_NOT_COMPARED)
-    for registry, entry in (
-        (MODELS, model.architecture),
-        (POSITIONS, model.positions),
-        (SCALINGS, model.rope_scaling),
-        (ATTENTION_LAYERS, model.attention_layer),
-        (FEED_FORWARDS, model.feed_forward),
-    ):
-        unread |= {field.removeprefix("model.") for field in registry.unread[entry]}
+    layers = [model.of_layer(i) for i in range(len(model.pattern))]
+    for registry in (MODELS, POSITIONS, SCALINGS, ATTENTION_LAYERS, FEED_FORWARDS):
+        chooser = registry.field.removeprefix("model.")
+        by_layer = [registry.unread[getattr(layer, chooser)] for layer in layers]
+        unread |= {field.removeprefix("model.") for field in frozenset.intersection(*by_layer)}
     return {name: value for name, value in named.items() if name not in unread}
+
+
+def _is_default(model: TransformerConfig, name: str, value: Any) -> bool:
+    """Whether a layer's override is what the model has in any case."""
+    return name != PARAMETERS and value == option_value(model, name)
 
 
 def _component_options(layer: TransformerConfig) -> dict[str, Any]:
     """Options of a layer's components, {"entry.option": value}."""
     values: dict[str, Any] = {}
-    for entry in (layer.attention_layer, layer.feed_forward, layer.positions):
+    scaling = layer.rope_scaling
+    for entry in (layer.attention_layer, layer.feed_forward, layer.positions, scaling):
         cls = options_of_entry("model", entry)
         if cls is not None:
             options = vars(layer.options_of(cls))
             values |= {f"{entry}.{option}": value for option, value in options.items()}
+    if scaling == "yarn":  # rounded, and what None means
+        values["yarn.attention_factor"] = round(SCALINGS[scaling].magnitude(layer), 9)
     return values
 
 
@@ -264,7 +296,7 @@ def _reorder_sinusoids(model: TransformerConfig, leaves: Leaves, value: Any) -> 
 
 def _reorder_rotary_pairs(model: TransformerConfig, leaves: Leaves, value: Any) -> Leaves | None:
     """Reorders queries and keys: neighbors that are rotated as a pair move half a head apart."""
-    if (model.rope_layout, value) != ("pairs", "halves"):
+    if (model.attention_layer, model.rope_layout, value) != ("multi_head", "pairs", "halves"):
         return None
     rotated = int(model.d_k * model.rope_fraction)
     order = np.concatenate([_evens_then_odds(rotated), np.arange(rotated, model.d_k)])
@@ -273,6 +305,13 @@ def _reorder_rotary_pairs(model: TransformerConfig, leaves: Leaves, value: Any) 
         path: _reorder_axis(array, _axes(path), "size", order) if path.endswith(ends) else array
         for path, array in leaves.items()
     }
+
+
+def _add_token_types(model: TransformerConfig, leaves: Leaves, value: Any) -> Leaves | None:
+    """Adds an embedding of one token type that is zero; a family without any has no table."""
+    if (model.num_token_types, value) != (0, 1):
+        return None
+    return {**leaves, "input/token_types": np.zeros((1, model.d_model), np.float32)}
 
 
 def _add_position_rows(model: TransformerConfig, leaves: Leaves, value: Any) -> Leaves | None:
@@ -313,6 +352,7 @@ _REWRITES: dict[str, Callable[[TransformerConfig, Leaves, Any], Leaves | None]] 
     "logits_bias": _change_logits_bias,
     "positions": _reorder_sinusoids,
     "rope_layout": _reorder_rotary_pairs,
+    "num_token_types": _add_token_types,
     "position_offset": _add_position_rows,
     "norm_epsilon": lambda model, leaves, value: leaves,  # approximately the same
     "activation": _accept_activation,

@@ -77,8 +77,14 @@ def _to_options_roberta(keys: Keys) -> Options:
     return {"max_length": keys["max_position_embeddings"] - offset, "position_offset": offset}
 
 
+def _to_keys(model: TransformerConfig) -> Keys:
+    """At least one token type, as transformers looks one up for every token."""
+    return {"type_vocab_size": max(model.num_token_types, 1)}
+
+
 def _to_keys_roberta(model: TransformerConfig) -> Keys:
-    return {"max_position_embeddings": model.max_length + model.position_offset}
+    rows = model.max_length + model.position_offset
+    return {**_to_keys(model), "max_position_embeddings": rows}
 
 
 _BERT = {
@@ -180,6 +186,7 @@ BERT = _family(
     "bert",
     "Bert",
     fields=_FIELDS | {"max_position_embeddings": "max_length"},
+    to_keys=_to_keys,
     defaults=_DEFAULTS | {"pad_token_id": 0},
     mappings=_bert_mappings,
     ignored_tensors=r"bert\.embeddings\.position_ids|cls\.seq_relationship\..*|bert\.pooler\..*",
