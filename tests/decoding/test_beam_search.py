@@ -34,7 +34,7 @@ def search(model, limits, **settings):
 # Reference searches, one sentence at a time. They return lists of (score, tokens), best first.
 
 
-def enumerate_all(model, sentence, limit, *penalty):
+def enumerate_all(model, sentence, limit, *penalty, forced=0):
     """Scores by output: of all outputs that end within the limit, and of all that it cuts."""
     ended, cut, words = {}, {}, range(EOS + 1, EOS + 1 + model.num_words)
     for length in range(1, limit + 1):
@@ -45,7 +45,7 @@ def enumerate_all(model, sentence, limit, *penalty):
                     log_softmax(model.logits_after(sentence, tokens[:i]))[token]
                     for i, token in enumerate(tokens)
                 )
-                (ended if last == EOS else cut)[tokens] = score(log_prob, length, *penalty)
+                (ended if last == EOS else cut)[tokens] = score(log_prob, forced + length, *penalty)
     return ended, cut
 
 
@@ -91,15 +91,16 @@ def assert_found(found, sentence, expected):
     np.testing.assert_allclose(scores[: len(expected)], [s for s, _ in expected], 1e-5, 1e-6)
 
 
-@pytest.mark.parametrize("alpha, penalty", [(0.6, "gnmt"), (0.6, "power")])
-def test_a_wide_beam_finds_what_enumeration_finds(alpha, penalty):
+@pytest.mark.parametrize("forced, alpha, penalty", [(2, 0.6, "gnmt"), (0, 0.6, "power")])
+def test_a_wide_beam_finds_what_enumeration_finds(forced, alpha, penalty):
     num_words, limit, batch_size = 4, 4, 6
     beam_size = (num_words + 1) * num_words ** (limit - 1)  # hypotheses at the limit
     model = MarkovChain(0, batch_size, num_words, vocab_size=beam_size)
     options = {"beam_size": beam_size, "alpha": alpha, "length_penalty": penalty}
+    options["num_forced"] = forced
     found = search(model, [limit] * batch_size, **options)
     for sentence in range(batch_size):
-        ended, cut = enumerate_all(model, sentence, limit, alpha, penalty)
+        ended, cut = enumerate_all(model, sentence, limit, alpha, penalty, forced=forced)
         assert (len(ended), len(cut)) == (1 + 4 + 16 + 64, 256)
         best = sorted(ended.values(), reverse=True) + sorted(cut.values(), reverse=True)
         best = sorted(best, reverse=True) if penalty == "power" else best

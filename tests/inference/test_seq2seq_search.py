@@ -18,7 +18,7 @@ from transformer_jax.inference.seq2seq_search import Request, Seq2SeqSearch
 from transformer_jax.runs import build
 from transformer_jax.runs.config import read_settings
 from transformer_jax.runs.settings import DEFAULTS
-from transformer_jax.tokenization.specials import BOS, EOS, PAD
+from transformer_jax.tokenization.specials import BOS, EOS, PAD, Frame
 
 SOURCES = [[7, 8, 9, EOS], [5, EOS]]
 REQUESTS = [Request(source) for source in SOURCES]
@@ -58,6 +58,18 @@ def test_the_length_limit_depends_on_each_source(task, params):
     found = task.search.compiled(params, arrays, decode, 6, may_end=False)
     assert (found.tokens != PAD).sum(axis=-1)[:, 0].tolist() == [6, 2]
     assert not (found.tokens == EOS).any()
+
+
+def test_a_forced_first_token_counts_in_the_length(task, params):
+    """As in transformers; the tokens of a prefix do not."""
+    language = dataclasses.replace(task.search.specials, translation=Frame((7,), (EOS,)))
+    search = Seq2SeqSearch(task.search.model, language)
+    decode = dataclasses.replace(SHORT, beam_size=2, alpha=0.0, length_penalty="power")
+    tokens, log_probs = search(params, REQUESTS, decode)
+    again, scores = search(params, REQUESTS, dataclasses.replace(decode, alpha=1.0))
+    np.testing.assert_array_equal(tokens, again)
+    lengths = (tokens != PAD).sum(axis=-1)
+    np.testing.assert_allclose(scores, log_probs / (1 + lengths), rtol=1e-5)
 
 
 MANY = [Request([*range(4, 4 + 1 + (7 * i) % 9), EOS], number=i) for i in range(9)]

@@ -78,8 +78,11 @@ class SearchSettings:
 
     def penalty(self, lengths: Int[Array, "*B"]) -> Float[Array, "*B"]:
         """Divisors of log P for outputs of these lengths."""
-        penalty = LENGTH_PENALTIES[self.search.length_penalty]
-        return jnp.asarray(penalty.divisor(lengths, self.search.alpha))
+        search = self.search
+        if search.num_forced:
+            lengths = lengths + search.num_forced
+        divisor = LENGTH_PENALTIES[search.length_penalty].divisor
+        return jnp.asarray(divisor(lengths, search.alpha))
 
 
 @jax.tree_util.register_dataclass
@@ -116,6 +119,8 @@ class BeamSearch:
       alpha: exponent of the length penalty, at least 0.
       banned_ids: tokens that are never chosen. Scores are the model's: the probability of banned
         tokens is not redistributed.
+      num_forced: tokens that every output has before the ones searched for, such as a language;
+        they count in its length, as in transformers.
     """
 
     beam_size: int
@@ -124,6 +129,7 @@ class BeamSearch:
     pad_id: int
     banned_ids: tuple[int, ...] = ()
     length_penalty: str = "gnmt"
+    num_forced: int = 0
 
     def find(
         self, decode_step: DecodeStep, start: Start, *, num_outputs: int, max_length: int

@@ -292,6 +292,9 @@ class Seq2SeqSearch:
         search = decode.make_search(self.specials)
         if isinstance(search, Unmasking):
             raise UserError("decode.search 'unmask' fills masks; only runs of diffusion have any")
+        if isinstance(search, BeamSearch):
+            forced = len(self.specials.translation.head)
+            search = dataclasses.replace(search, num_forced=forced)
         return searching(self.model, search)
 
     @functools.cached_property

@@ -117,6 +117,9 @@ def test_trained_rows_are_decided_once_and_named_by_digests(trained_claim, tmp_p
     found = tj.decide(claim, copy, progress=False).record
     assert found["values"] == {"late": [24.0, 24.0], "early": [23.0, 22.0]}
     assert dataclasses.replace(claim, measure=dict(measure)).identity == claim.identity
+    from_one = claim.configs({"seed": 1})["learns"]
+    (second,) = claims._seed_workdirs(copy, "learns", from_one, 1)
+    assert second.name == "seed_1"  # not the first one that is there
 
 
 def test_a_seed_that_diverged_has_no_measure(monkeypatch, tmp_path):

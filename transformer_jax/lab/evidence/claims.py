@@ -423,6 +423,7 @@ def _values(
             values[name] = list(map(float, side))
         return values, time.perf_counter() - start
     sweep = claim.sweep(seeds.stop)
+    configs = claim.configs(overrides)
     rows = run_sweep(sweep, folder, overrides, modules=modules, progress=progress)
     start = time.perf_counter()  # the rows say how long they trained, now or earlier
     for row in rows:
@@ -435,7 +436,7 @@ def _values(
         measures = claim.measure
         if not isinstance(measures, Mapping):
             measures = {row.name: measures}
-        workdirs = _seed_workdirs(folder, row.name, seeds.stop)[seeds.start :]
+        workdirs = _seed_workdirs(folder, row.name, configs[row.name], seeds.stop)[seeds.start :]
         values |= {name: [] for name in measures}
         for workdir, has_diverged in zip(workdirs, row.diverged[seeds.start :], strict=True):
             # The checkpoint of a seed that diverged is from before that: no measure of the seed.
@@ -446,11 +447,13 @@ def _values(
     return values, trained + time.perf_counter() - start
 
 
-def _seed_workdirs(folder: Path, row: str, count: int) -> list[Path]:
-    """Workdirs of the first seeds of a row, wherever the sweep has put them."""
+def _seed_workdirs(folder: Path, row: str, settings: Settings, count: int) -> list[Path]:
+    """Workdirs of the first seeds of a row, wherever the sweep has put them; other seeds may be
+    there, too, of the same row in another claim or from another first seed."""
     paths = (folder / folder_name(row)).glob(f"**/seed_*/{CONFIG}")
     workdirs = {load_json(path).seed: path.parent for path in paths}
-    return [workdirs[seed] for seed in sorted(workdirs)[:count]]
+    seeds = range(settings.seed, settings.seed + count)
+    return [workdirs[seed] for seed in seeds if seed in workdirs]
 
 
 def _digests(
@@ -459,8 +462,8 @@ def _digests(
     """Digests of all that made the values; no fingerprints of a row that other code trained."""
     fingerprints.of_row.cache_clear()  # files may have changed since this process read them
     digests = _fingerprints(claim, configs, modules)
-    for row in configs:
-        workdirs = _seed_workdirs(folder, row, count)
+    for row, settings in configs.items():
+        workdirs = _seed_workdirs(folder, row, settings, count)
         with contextlib.suppress(UserError):  # a row that diverged has no checkpoint
             of_row = run_digests(workdirs)
             code = {provenance_of(workdir).get(provenance.CODE) for workdir in workdirs}
