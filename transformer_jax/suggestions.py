@@ -116,6 +116,7 @@ _VALUES: dict[str, dict[str, str]] = {
 """Field -> value -> words that other programs have for it."""
 
 _FLAGS = {
+    "--to": "output output_dir out_dir save_dir out_path output_file outfile",
     "--workdir": "output_dir out_dir save_dir model_dir checkpoint_dir run_dir model run out_path",
     "--beam_size": "num_beams beam_width beam",
     "--modules": "plugin plugins user_dir include",
@@ -123,7 +124,8 @@ _FLAGS = {
     "a shell's redirection, > FILE": "output output_file outfile stdout",
     "the same command again, which resumes": "resume continue restart resume_from_checkpoint",
 }
-"""Flag or way -> words that other programs have for it."""
+"""Flag or way -> words that other programs have for it; of a word's flags, a verb's first is
+meant."""
 
 _VERBS = {
     "train": "fit finetune fine_tune pretrain",
@@ -149,10 +151,14 @@ FIELD_SYNONYMS = {word: tuple(names.split()) for word, names in _by_word(_WORDS)
 """Word of other programs, without punctuation -> fields of the config."""
 VALUE_SYNONYMS = {field: _by_word(table) for field, table in _VALUES.items()}
 """Field -> word of other programs, without punctuation -> value."""
-FLAG_SYNONYMS = _by_word(_FLAGS)
-"""Word of other programs, without punctuation -> flag of this one."""
 VERB_SYNONYMS = _by_word(_VERBS)
 """Word of other programs, without punctuation -> verb of this one."""
+
+
+def flag_synonyms(known: Collection[str]) -> dict[str, str]:
+    """Word of other programs, without punctuation -> a flag of a verb, or a way without one."""
+    ways = {k: words for k, words in _FLAGS.items() if k in known or not k.startswith("--")}
+    return _by_word(dict(reversed(ways.items())))
 
 
 def nearest(word: str, known: Iterable[str]) -> str | None:

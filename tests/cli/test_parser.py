@@ -15,6 +15,7 @@ MISTAKES = {
     "did you mean --config.model.d_model=VALUE?": "train --config=a.py --workdir=w --d_model=4",
     "did you mean --config.train.num_steps=VALUE?": "train --config=a.py --workdir=w --epochs 4",
     "unknown flag --output_dir; did you mean --workdir?": "train --config=a.py --output_dir=w",
+    "unknown flag --output; did you mean --to?": "export --workdir=w --output=w",
     "did you mean a shell's redirection, < FILE?": "predict --workdir=w --input=a",
     "unknown flag --d_model; known: --workdir, ": "predict --workdir=w --d_model=4",
     "unknown flag --foo; known: --config, ": "train --config=a.py --workdir=w --foo",

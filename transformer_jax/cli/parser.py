@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 from transformer_jax.cli import lab_verbs, terminal, verbs  # noqa: F401 (they register verbs)
 from transformer_jax.cli.flags import ANY_FIELD, GROUPS, OVERRIDE, PROGRAM, VERBS, Verb
 from transformer_jax.errors import UserError
-from transformer_jax.suggestions import FLAG_SYNONYMS, VERB_SYNONYMS, fields_named, suggest
+from transformer_jax.suggestions import VERB_SYNONYMS, fields_named, flag_synonyms, suggest
 
 
 class _Parser(argparse.ArgumentParser):
@@ -150,7 +150,7 @@ def _unknown_flag(verb: Verb, word: str) -> UserError:
     if not word.startswith("-"):
         return UserError(f"unexpected argument {word}; flags are written --FLAG=VALUE")
     flags = [f"--{name}" for name, flag in verb.flags.items() if flag.spelling.startswith("--")]
-    hint = suggest(word, flags, FLAG_SYNONYMS)
+    hint = suggest(word, flags, flag_synonyms(flags))
     if verb.overrides == ANY_FIELD:
         from transformer_jax.runs.settings import FIELDS  # takes seconds, only for an error
 
