@@ -81,9 +81,10 @@ def test_a_record_with_new_digests_is_found_by_training_its_segment_again(run):
     assert report.findings == [f"{place}: {said}"]
 
 
-def test_on_another_machine_losses_and_movements_may_differ_a_little(run, monkeypatch):
+@pytest.mark.parametrize("part", ["processor", "number of cores"])
+def test_on_another_machine_losses_and_movements_may_differ_a_little(run, part, monkeypatch):
     monkeypatch.chdir(run.parent)
-    machine = provenance.machine_provenance() | {"processor": "another"}
+    machine = provenance.machine_provenance() | {part: "another"}
     monkeypatch.setattr(provenance, "machine_provenance", lambda: machine)
     report = audit(run.name, seed=OF_LAST_SEGMENT)
     assert not report.same_machine and report.findings == [] and "to 2%" in report.as_text()

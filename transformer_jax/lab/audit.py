@@ -54,8 +54,8 @@ class Audit(Summarized):
       segments: all segments of the run.
       retrained: those that were drawn and trained again; none where digests are wrong already.
       seed: of the draw.
-      same_machine: bits were compared: libraries and processor are those of the run, which was not
-        resumed within a segment, and whose device gives the same bits each time.
+      same_machine: bits were compared: libraries, processor and number of cores are those of the
+        run, which was not resumed within a segment, and whose device gives the same bits each time.
       findings: what is not as it was recorded, a line each; empty if all is.
     """
 
@@ -190,7 +190,7 @@ def _retrain(
     """Trains a segment again in a folder of its own and compares records and the last state.
 
     Returns:
-      (findings, whether libraries and processor are the same)
+      (findings, whether libraries, processor and number of cores are the same)
     """
     start, end = segment
     # A start of the run restarts the means of records, so training pauses at the same steps.
@@ -223,10 +223,9 @@ def _retrain(
         again = folder / CHECKPOINTS / str(end)
         here = step_folder.read_provenance(again)
         saved = step_folder.read_provenance(checkpoint)
-        machine = (provenance.LIBRARIES, provenance.PROCESSOR)
         is_fixed = platform.target().platform != "gpu" or opened.settings.train.reproducible
         same = is_fixed and len(stops) == 1  # elsewhere, perhaps, before the run was resumed
-        same = same and all(saved.get(name) == here[name] for name in machine)
+        same = same and all(saved.get(name) == here.get(name) for name in provenance.MACHINE)
         findings = _compare_records(records, read_chain(folder / METRICS)[0], segment, stops, same)
         if not same:
             before = opened.workdir / CHECKPOINTS / str(start) if start else None

@@ -240,25 +240,38 @@ def test_a_verdict_is_out_of_date_if_code_config_or_data_change(checked, monkeyp
 def test_another_version_of_a_library_is_its_own_answer(checked):
     claim, verdict, _ = checked
     for name, part, words in (
-        ("libraries", "step of wide", "another jax version (jax 0; here: jax"),
+        ("libraries", "step of wide", "another jax version or XLA flag (jax 0; here: jax"),
         ("python", "statistic", "another Python version (jax 0; here: 3."),
+        ("number of cores", "", "another number of cores, where the last bits may differ (jax 0;"),
     ):
         machine = verdict["machine"] | {name: "jax 0"}
-        digests = verdict["digests"] | {part: "SHA-256 1"}
+        digests = verdict["digests"] | ({part: "SHA-256 1"} if part else {})
         found = check_claim(verdict | {"machine": machine, "digests": digests}, claim)
         assert not found.changed and str(found).startswith(words)
 
 
-def test_rows_that_other_code_trained_have_no_fingerprints(trained_claim, tmp_path, monkeypatch):
+@pytest.mark.parametrize("part", ["code", "machine", "modules"])
+def test_rows_that_were_trained_otherwise_have_no_fingerprints(
+    trained_claim, part, tmp_path, monkeypatch
+):
     claim, workdir, _ = trained_claim
     copy = shutil.copytree(workdir, tmp_path / "copy")
-    monkeypatch.setattr(provenance, "code_version", lambda: "transformer_jax 9")
+    if part == "code":
+        monkeypatch.setattr(provenance, "code_version", lambda: "transformer_jax 9")
+    if part == "machine":
+        machine = provenance.machine_provenance() | {"number of cores": "64"}
+        monkeypatch.setattr(provenance, "machine_provenance", lambda: machine)
+    if part == "modules":
+        changed = [{"name": "tests.conftest", "sha256": "of its earlier code"}]
+        for row in ("learns", "hardly"):
+            (copy / row / "seed_0" / "modules.json").write_text(json.dumps(changed))
     claim = dataclasses.replace(claim, name="again")
     verdict = tj.decide(claim, copy, progress=False).record
     assert {"statistic", "checkpoints of learns"} <= set(verdict["digests"])
     assert "step of learns" not in verdict["digests"]
     found = check_claim(verdict, claim)
-    assert str(found) == "learns, hardly were trained by other code, before the decision"
+    words = "learns, hardly were trained by other code or elsewhere, before the decision"
+    assert str(found) == words
 
 
 def test_configs_are_compared_by_the_fields_that_they_set(checked):
