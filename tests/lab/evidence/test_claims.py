@@ -145,11 +145,13 @@ def test_what_cannot_be_decided_is_refused(trained_claim, tmp_path):
     rows = {"learns": {"model.d_ff": 8}, "hardly": {}}
     other_row = dataclasses.replace(claim, name="other", rows=rows)
     same = dataclasses.replace(claim, rows={"as is": {}, "stated": {"seed": 0}})
+    accuracy = dataclasses.replace(claim, name="accuracy", metric="valid/accuracy")
     of_one_row = stated(config="quickstart", measure={"a": len, "b": len})
     assert_refused(
         {
             "another claim": lambda: tj.decide(other, tmp_path / "claim"),
             "learns": lambda: tj.decide(other_row, copy, progress=False),
+            "higher valid/accuracy is better": lambda: tj.decide(accuracy, copy, progress=False),
             "as is and stated have the same config": lambda: same.configs({}),
             "compares two": stated(rows={"one": {}}),
             "rows are equal": stated(config="quickstart"),

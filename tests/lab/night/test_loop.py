@@ -359,5 +359,6 @@ def test_what_cannot_begin_or_continue_is_one_line(night, drawn, tmp_path, monke
             "smallest is 0": starts(smallest=0),
             "finish_seeds is 1": starts(finish_seeds=1),
             "better is 'more'": starts(better="more"),
+            "higher bleu is better": starts(metric="bleu"),
         }
     )

@@ -45,6 +45,7 @@ from transformer_jax.runs.shipped import shipped_files, shipped_modules
 from transformer_jax.runs.user_modules import Modules, load_modules, recorded_modules
 from transformer_jax.runs.workdir import CONFIG, SWEEP, VERDICT, lock_workdir, open_for_writing
 from transformer_jax.runtime.files import write_atomic
+from transformer_jax.scoring import require_direction
 from transformer_jax.scoring.sequential import (
     UNDECIDED,
     Look,
@@ -217,6 +218,7 @@ def decide_claim(
     asked = {"claim": claim.identity, STATISTIC: _statistic(claim), "overrides": fields}
     user_modules = load_modules(modules, workdir)
     configs = claim.configs(overrides)
+    require_direction(claim.metric, claim.better)
     with open_for_writing(workdir) as handle:
         path = handle.folder / f"{claim.name}.{VERDICT}".removeprefix(".")
         with lock_workdir(handle.folder, SWEEP):

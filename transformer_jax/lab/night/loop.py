@@ -39,6 +39,7 @@ from transformer_jax.runs.user_modules import failing_as
 from transformer_jax.runs.workdir import SWEEP, lock_workdir
 from transformer_jax.runtime.files import remove
 from transformer_jax.runtime.progress import set_title
+from transformer_jax.scoring import require_direction
 from transformer_jax.scoring.sequential import oriented
 from transformer_jax.scoring.statistics import over_paired_seeds
 
@@ -99,6 +100,7 @@ class OpenNight:
         self.control = ErrorControl(night.control, night.error_rate, night.proposals)
         self.ledger = Ledger(self.folder)
         settings = resolve_file(night.config, night.base, night.modules)
+        require_direction(night.metric, night.better)
         self._first_seed = settings.seed
         asked = stated(night) | stated_configs({BASELINE: settings})[BASELINE]
         if works:
