@@ -2,6 +2,7 @@
 """Audits of altered runs."""
 
 import itertools
+import json
 import shutil
 
 import pytest
@@ -79,6 +80,16 @@ def test_a_record_with_new_digests_is_found_by_training_its_segment_again(run):
     place = "15 to 30: the record of train at step 20"
     said = f"loss is {0.99 * loss}; trained again: {loss}"
     assert report.findings == [f"{place}: {said}"]
+
+
+def test_another_step_is_found_whatever_the_number_of_cores(run, monkeypatch):
+    config = json.loads((run / "config.json").read_text())
+    config["optimizer"]["learning_rate"] *= 1.001
+    (run / "config.json").write_text(json.dumps(config))
+    machine = provenance.machine_provenance() | {"number of cores": "another"}
+    monkeypatch.setattr(provenance, "machine_provenance", lambda: machine)
+    (finding,) = audit(run, seed=OF_LAST_SEGMENT).findings
+    assert finding == "15 to 30: the compiled training step is not the recorded one"
 
 
 @pytest.mark.parametrize("part", ["processor", "number of cores"])

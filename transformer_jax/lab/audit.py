@@ -38,6 +38,8 @@ from transformer_jax.summary import Summarized
 TOLERANCE = 0.02
 """Largest relative difference of losses, and of parameters relative to the way that they moved, on
 another processor or with other libraries."""
+_COMPILES = (provenance.LIBRARIES, provenance.PROCESSOR)
+"""What decides on the program of a step; its bits depend on the number of cores, too."""
 _NEVER = 10**9  # steps
 _MOST_LINES = 9  # of metrics.jsonl that are named
 
@@ -225,12 +227,15 @@ def _retrain(
         saved = step_folder.read_provenance(checkpoint)
         is_fixed = platform.target().platform != "gpu" or opened.settings.train.reproducible
         same = is_fixed and len(stops) == 1  # elsewhere, perhaps, before the run was resumed
-        same = same and all(saved.get(name) == here.get(name) for name in provenance.MACHINE)
+        is_compiled_alike = all(saved.get(name) == here[name] for name in _COMPILES)
+        same = (
+            same and is_compiled_alike and saved.get(provenance.CORES) == here.get(provenance.CORES)
+        )
         findings = _compare_records(records, read_chain(folder / METRICS)[0], segment, stops, same)
         if not same:
             before = opened.workdir / CHECKPOINTS / str(start) if start else None
             findings += _compare_movements(checkpoint, again, before)
-        elif saved.get(provenance.STEP) != here[provenance.STEP]:
+        if is_compiled_alike and saved.get(provenance.STEP) != here[provenance.STEP]:
             findings.insert(0, "the compiled training step is not the recorded one")
         for item in (PARAMS, TRAINING) if same else ():
             arrays = _arrays(checkpoint, item)

@@ -55,8 +55,6 @@ LIBRARIES = "libraries"
 PYTHON = "python"
 PROCESSOR = "processor"
 CORES = "number of cores"
-MACHINE = (LIBRARIES, PROCESSOR, CORES)
-"""What decides on the bits that a compiled program computes."""
 _SAMPLED = 10_000  # examples at the beginning, and as many spread evenly over all
 _MOST_BYTES = 2**26
 _DIGITS = 32  # of a SHA-256
@@ -191,7 +189,7 @@ def compare_bits(now: Provenance, saved: Provenance) -> str:
         )
     differing = [
         f"{name} ({saved.get(name)}; here: {now.get(name)})"
-        for name in (STEP, *MACHINE)
+        for name in (STEP, LIBRARIES, PROCESSOR, CORES)
         if saved.get(name) != now.get(name)
     ]
     if differing:
