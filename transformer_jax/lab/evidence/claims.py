@@ -480,8 +480,10 @@ def _is_trained_here(workdir: Path) -> bool:
     """Whether the code, libraries, processor and modules of a run are those of this process."""
     here = {**provenance.machine_provenance(), provenance.CODE: provenance.code_version()}
     saved = provenance_of(workdir)
-    is_same = all(saved.get(name) == here[name] for name in here)
-    return is_same and load_modules((), workdir) == recorded_modules(workdir)
+    with contextlib.suppress(UserError):  # a module that it was given is not here
+        is_same = load_modules((), workdir) == recorded_modules(workdir)
+        return is_same and all(saved.get(name) == here[name] for name in here)
+    return False
 
 
 def _command(claim: Claim, overrides: Mapping[str, Any], modules: Modules) -> str:
