@@ -2,6 +2,7 @@
 """Audits of altered runs."""
 
 import itertools
+import json
 import shutil
 
 import pytest
@@ -81,9 +82,20 @@ def test_a_record_with_new_digests_is_found_by_training_its_segment_again(run):
     assert report.findings == [f"{place}: {said}"]
 
 
-def test_on_another_machine_losses_and_movements_may_differ_a_little(run, monkeypatch):
+def test_another_step_is_found_whatever_the_number_of_cores(run, monkeypatch):
+    config = json.loads((run / "config.json").read_text())
+    config["optimizer"]["learning_rate"] *= 1.001
+    (run / "config.json").write_text(json.dumps(config))
+    machine = provenance.machine_provenance() | {"number of cores": "another"}
+    monkeypatch.setattr(provenance, "machine_provenance", lambda: machine)
+    (finding,) = audit(run, seed=OF_LAST_SEGMENT).findings
+    assert finding == "15 to 30: the compiled training step is not the recorded one"
+
+
+@pytest.mark.parametrize("part", ["processor", "number of cores"])
+def test_on_another_machine_losses_and_movements_may_differ_a_little(run, part, monkeypatch):
     monkeypatch.chdir(run.parent)
-    machine = provenance.machine_provenance() | {"processor": "another"}
+    machine = provenance.machine_provenance() | {part: "another"}
     monkeypatch.setattr(provenance, "machine_provenance", lambda: machine)
     report = audit(run.name, seed=OF_LAST_SEGMENT)
     assert not report.same_machine and report.findings == [] and "to 2%" in report.as_text()

@@ -38,6 +38,8 @@ from transformer_jax.summary import Summarized
 TOLERANCE = 0.02
 """Largest relative difference of losses, and of parameters relative to the way that they moved, on
 another processor or with other libraries."""
+_COMPILES = (provenance.LIBRARIES, provenance.PROCESSOR)
+"""What decides on the program of a step; its bits depend on the number of cores, too."""
 _NEVER = 10**9  # steps
 _MOST_LINES = 9  # of metrics.jsonl that are named
 
@@ -54,8 +56,8 @@ class Audit(Summarized):
       segments: all segments of the run.
       retrained: those that were drawn and trained again; none where digests are wrong already.
       seed: of the draw.
-      same_machine: bits were compared: libraries and processor are those of the run, which was not
-        resumed within a segment, and whose device gives the same bits each time.
+      same_machine: bits were compared: libraries, processor and number of cores are those of the
+        run, which was not resumed within a segment, and whose device gives the same bits each time.
       findings: what is not as it was recorded, a line each; empty if all is.
     """
 
@@ -190,7 +192,7 @@ def _retrain(
     """Trains a segment again in a folder of its own and compares records and the last state.
 
     Returns:
-      (findings, whether libraries and processor are the same)
+      (findings, whether libraries, processor and number of cores are the same)
     """
     start, end = segment
     # A start of the run restarts the means of records, so training pauses at the same steps.
@@ -223,15 +225,17 @@ def _retrain(
         again = folder / CHECKPOINTS / str(end)
         here = step_folder.read_provenance(again)
         saved = step_folder.read_provenance(checkpoint)
-        machine = (provenance.LIBRARIES, provenance.PROCESSOR)
         is_fixed = platform.target().platform != "gpu" or opened.settings.train.reproducible
         same = is_fixed and len(stops) == 1  # elsewhere, perhaps, before the run was resumed
-        same = same and all(saved.get(name) == here[name] for name in machine)
+        is_compiled_alike = all(saved.get(name) == here[name] for name in _COMPILES)
+        same = (
+            same and is_compiled_alike and saved.get(provenance.CORES) == here.get(provenance.CORES)
+        )
         findings = _compare_records(records, read_chain(folder / METRICS)[0], segment, stops, same)
         if not same:
             before = opened.workdir / CHECKPOINTS / str(start) if start else None
             findings += _compare_movements(checkpoint, again, before)
-        elif saved.get(provenance.STEP) != here[provenance.STEP]:
+        if is_compiled_alike and saved.get(provenance.STEP) != here[provenance.STEP]:
             findings.insert(0, "the compiled training step is not the recorded one")
         for item in (PARAMS, TRAINING) if same else ():
             arrays = _arrays(checkpoint, item)

@@ -33,7 +33,7 @@ from transformer_jax.parallel import hosts
 from transformer_jax.runs.outside import open_data
 from transformer_jax.runs.settings import Settings
 from transformer_jax.runs.user_modules import UserModule
-from transformer_jax.runtime.platform import processor_lines
+from transformer_jax.runtime.platform import is_cpu, processor_lines, usable_cores
 from transformer_jax.tokenization import Tokenizers
 
 logger = logging.getLogger(__name__)
@@ -54,6 +54,7 @@ STEP = "step"
 LIBRARIES = "libraries"
 PYTHON = "python"
 PROCESSOR = "processor"
+CORES = "number of cores"
 _SAMPLED = 10_000  # examples at the beginning, and as many spread evenly over all
 _MOST_BYTES = 2**26
 _DIGITS = 32  # of a SHA-256
@@ -71,8 +72,8 @@ def run_provenance(splits: Mapping[str, Corpus]) -> dict[str, str]:
 
 
 def machine_provenance() -> dict[str, str]:
-    """Describes what decides on the bits of a compiled program: libraries with flags, and devices
-    with the processor."""
+    """Describes what decides on the bits of a program: libraries with flags, devices with the
+    processor, and on CPUs the number of cores, among which XLA divides sums."""
     libraries = _libraries()
     versions = [f"{name} {libraries[name]}" for name in ("jax", "jaxlib")]
     devices = f"{jax.device_count()} {jax.devices()[0].device_kind}"
@@ -81,6 +82,7 @@ def machine_provenance() -> dict[str, str]:
         LIBRARIES: ", ".join([*versions, *libraries["XLA_FLAGS"].split()]),
         PYTHON: libraries["python"],
         PROCESSOR: ", ".join([devices, *models]),
+        **({CORES: str(usable_cores())} if is_cpu() else {}),
     }
 
 
@@ -187,7 +189,7 @@ def compare_bits(now: Provenance, saved: Provenance) -> str:
         )
     differing = [
         f"{name} ({saved.get(name)}; here: {now.get(name)})"
-        for name in (STEP, LIBRARIES, PROCESSOR)
+        for name in (STEP, LIBRARIES, PROCESSOR, CORES)
         if saved.get(name) != now.get(name)
     ]
     if differing:

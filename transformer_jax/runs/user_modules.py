@@ -231,7 +231,7 @@ def _needed_modules(workdir: Path) -> list[UserModule]:
     """The loaded modules that the run in a workdir needs; UserError if one is not loaded."""
     needed = []
     missing = []
-    for recorded in _recorded_modules(workdir):
+    for recorded in recorded_modules(workdir):
         candidates = [*_loaded.values(), _user_module(recorded.name)]
         same_name = [module for module in candidates if module and module.name == recorded.name]
         if not same_name:
@@ -250,7 +250,7 @@ def _needed_modules(workdir: Path) -> list[UserModule]:
     return needed
 
 
-def _recorded_modules(workdir: Path) -> list[UserModule]:
+def recorded_modules(workdir: Path) -> list[UserModule]:
     """Reads the record of `record_modules`; empty if the run has no checkpoint yet."""
     path = workdir / MODULES
     if not os.path.lexists(path) or not step_folders(workdir / CHECKPOINTS):

@@ -127,6 +127,12 @@ def require_device() -> None:
         raise UserError(f"JAX_PLATFORMS={platforms} cannot be used: {message}") from error
 
 
+def usable_cores() -> int:
+    """Number of the cores that this process may use."""
+    affinity = getattr(os, "sched_getaffinity", None)  # not on macOS
+    return len(affinity(0)) if affinity else os.cpu_count() or 1
+
+
 def peak_flops(device: jax.Device, dtype: jnp.dtype) -> float | None:
     """Peak FLOPs per second of a device for matrix products; None if its kind is not known, as that
     of a CPU: what can be measured there depends on the load of its cores."""

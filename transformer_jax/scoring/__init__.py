@@ -5,6 +5,7 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from transformer_jax.errors import UserError
 from transformer_jax.registry import Registry
 from transformer_jax.scoring.text import (
     exact_match,
@@ -52,6 +53,8 @@ def best_by(name: str) -> str:
     return f"-{name}" if isinstance(METRICS[name], LowerIsBetter) else name
 
 
+_HIGHER_IS_BETTER = ("accuracy", "matthews", "chrf", "rouge1", "rouge2", *PARSEVAL)
+"""Metrics that are no entries of `METRICS` themselves."""
 _LOWER_IS_BETTER = ("loss", "train_loss", "perplexity", "word_perplexity", "bits_per_byte", "nll")
 
 
@@ -60,3 +63,12 @@ def lower_is_better(metric: str) -> bool:
     best: losses, and entries of `METRICS` that say so."""
     name = metric.rpartition("/")[2]
     return name in _LOWER_IS_BETTER or isinstance(METRICS.get(name), LowerIsBetter)
+
+
+def require_direction(metric: str, better: str) -> None:
+    """Raises UserError if "lower" values of a metric are said to be better whose highest is the
+    best: "lower" is what claims and nights take it to be if nothing is said."""
+    name = metric.rpartition("/")[2]
+    is_known = name in METRICS or name in _HIGHER_IS_BETTER
+    if better == "lower" and is_known and not lower_is_better(metric):
+        raise UserError(f"higher {metric} is better, but better is 'lower'; write better='higher'")

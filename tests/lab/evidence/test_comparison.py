@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import transformer_jax as tj
+from tests.conftest import forgetting_modules
 from tests.refusals import assert_refused
 from transformer_jax.cli.main import main
 from transformer_jax.data.sources import open_split
@@ -189,6 +190,20 @@ def test_the_loss_per_example_is_compared(runs, tmp_path):
     low, high = test["interval"]
     assert 0 < low < test["difference"] < high and test["differs"]
     assert "bits per byte" in found.as_text() and f"{low:.3g} to {high:.3g}" in found.as_text()
+
+
+def test_runs_with_components_of_the_users_own_are_compared(copies, tmp_path):
+    module = tmp_path / "mine.py"
+    lines = [
+        "from transformer_jax.nn.feed_forward import ACTIVATIONS",
+        "@ACTIVATIONS.register('mine')",
+    ]
+    module.write_text("\n".join([*lines, "def mine(x):", "    return abs(x)", ""]))
+    for seed in (copies / "better").glob("seed_*"):
+        change_config(seed, "model", "activation", "mine")
+    with forgetting_modules():
+        found = tj.compare(copies / "base", copies / "better", modules=module)
+    assert found.record["differing"]["model.activation"] == ("relu", "mine")
 
 
 def test_what_cannot_be_compared_is_refused(copies, monkeypatch):

@@ -2,6 +2,7 @@
 """Fingerprints of rows, statistics and experiments: which change names which part."""
 
 import functools
+import sys
 
 import jax
 import jax.numpy as jnp
@@ -145,12 +146,45 @@ def test_a_statistic_is_its_code_without_names():
     assert len({code_fingerprint(function) for function in [score, *others]}) == 1 + len(others)
 
 
+class Probe:
+    """Words above a limit."""
+
+    limit = 2
+
+    def __init__(self, factor=1.0):
+        self.factor = factor
+
+    def __call__(self, run):
+        return self.factor * max(self.count(run) - self.limit, 0)
+
+    def count(self, run):
+        return sum(len(output) for output in run.predict(["a"]))
+
+
+PROBE = Probe()
+MODULE = sys.modules[__name__]
+
+
 def test_code_that_a_statistic_calls_counts(monkeypatch):
-    before = code_fingerprint(score)
-    for name, value in {"FACTOR": 3.0, "helper": len}.items():
+    """Also in classes, instances and modules of the user's own."""
+    in_closure = (lambda module: lambda run: module.helper(run) * module.FACTOR)(MODULE)
+    for statistic, owner, name, value in (
+        (score, MODULE, "FACTOR", 3.0),
+        (score, MODULE, "helper", len),
+        (lambda run: MODULE.score(run), MODULE, "FACTOR", 3.0),
+        (in_closure, MODULE, "FACTOR", 3.0),
+        (in_closure, MODULE, "helper", len),
+        (lambda run: Probe(2.0)(run), Probe, "count", len),
+        (lambda run: PROBE(run), PROBE, "factor", 2.0),
+        (PROBE, Probe, "count", len),
+        (PROBE.count, Probe, "limit", 3),
+    ):
+        before = code_fingerprint(statistic)
         with monkeypatch.context() as patch:
-            patch.setitem(globals(), name, value)
-            assert code_fingerprint(score) != before
+            patch.setattr(owner, name, value)
+            assert code_fingerprint(statistic) != before, (name, value)
+        assert code_fingerprint(statistic) == before
+    assert code_fingerprint(PROBE.count) != code_fingerprint(PROBE.__call__)
 
 
 def test_how_much_is_logged_is_no_part_of_the_code(caplog):

@@ -59,6 +59,7 @@ class Drawn:
     def __init__(self):
         self.rates = {}
         self.shared = {"data": "same"}
+        self.computes = {"step": "SHA-256 1"}
         self.jobs = []
         self.limits = {}
 
@@ -69,6 +70,9 @@ class Drawn:
 
     def check(self, **_):
         return {"failing": []}
+
+    def fingerprint(self, **_):
+        return dict(self.computes)
 
     def train(self, overrides, folder, seeds, **_):
         rate = overrides["optimizer.learning_rate"]
@@ -234,6 +238,24 @@ def test_nothing_is_decided_after_another_worker_has_opened_the_held_out_data(
     assert Ledger(night).lines[-1]["kind"] == "finish"
 
 
+def test_code_may_change_while_a_night_is_under_way_but_not_what_it_computes(
+    night, drawn, monkeypatch
+):
+    propose(night, "early", rate(0.105), 1)
+    decided(night)
+    monkeypatch.setattr(loop, "_package_here", lambda: "transformer_jax 9")
+    propose(night, "late", rate(0.9), 2)
+    drawn.computes = {"step": "SHA-256 2", "order": "of a later version"}
+    assert_refused(
+        {
+            "since this night began, and with it step of the baseline": lambda: decided(night),
+            "in a new folder": lambda: finish_night(night),
+        }
+    )
+    drawn.computes = {"step": "SHA-256 1", "order": "of a later version"}
+    assert decided(night) == {"late": ("promoted", "better")}
+
+
 def test_the_winner_is_the_one_at_the_end_of_the_training(night, drawn, monkeypatch):
     """Another worker promotes a proposal while this one trains the winner."""
     propose(night, "fast", rate(0.7), 1)
@@ -359,5 +381,6 @@ def test_what_cannot_begin_or_continue_is_one_line(night, drawn, tmp_path, monke
             "smallest is 0": starts(smallest=0),
             "finish_seeds is 1": starts(finish_seeds=1),
             "better is 'more'": starts(better="more"),
+            "higher bleu is better": starts(metric="bleu"),
         }
     )

@@ -61,6 +61,7 @@ def test_each_fault_has_its_rule(tmp_path):
         "endless.json": ("form", '{"why": "It helps.", "overrides": {"model.d_model": 1e999}}'),
         "seed.json": ("seeds", good(seed=7)),
         "longer.json": ("budget", good(train__num_steps=99)),
+        "rows.json": ("budget", good(train__accumulation_steps=1)),
         "pretrained.json": ("budget", good(train__init_from="runs/other")),
         "valid.json": ("data", good(data__train_text="valid.txt")),
         "metric.json": ("metric", good(eval__num_examples=3)),

@@ -72,11 +72,16 @@ def test_tables_and_a_picture_are_written(swept):
     assert (workdir / "table.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_finished_rows_and_seeds_are_not_trained_again(sweep, swept, tmp_path, monkeypatch):
+def test_finished_rows_and_seeds_are_not_trained_again(sweep, swept, tmp_path, monkeypatch, caplog):
+    """Also if a module of the user's has changed, which is said."""
     workdir, rows = swept
+    record = workdir / "few_pairs" / "seed_1" / "modules.json"
+    record.write_text('[{"name": "tests.conftest", "sha256": "of its earlier code"}]')
     with monkeypatch.context() as patch:
         patch.setattr("transformer_jax.lab.sweeps.row_training.train_replicas", None)
         assert run_sweep(sweep, workdir) == rows == saved_rows(workdir)
+    assert f"tests.conftest has changed since the run in {record.parent} was trained" in caplog.text
+    record.unlink()
     assert saved_rows(workdir / "few_pairs") == saved_rows(tmp_path / "absent") == []
     seeds = shutil.copytree(workdir / "as_it_is", tmp_path / "seeds")
     (row,) = run_seeds(tj.config("quickstart", sweep.base), seeds, 2)  # of a plain config

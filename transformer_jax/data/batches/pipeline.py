@@ -15,7 +15,6 @@ import hashlib
 import json
 import logging
 import math
-import os
 import weakref
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -71,9 +70,7 @@ def most_workers(num_workers: int | str) -> int:
         return int(num_workers)
     if platform.is_cpu():
         return 0
-    affinity = getattr(os, "sched_getaffinity", None)  # not on macOS
-    cores = len(affinity(0)) if affinity else os.cpu_count() or 1
-    return min(_NUM_STREAMS, cores - 1)
+    return min(_NUM_STREAMS, platform.usable_cores() - 1)
 
 
 class BatchIterator:

@@ -42,9 +42,10 @@ from transformer_jax.runs.outside import acts_outside
 from transformer_jax.runs.run import Run
 from transformer_jax.runs.settings import Settings
 from transformer_jax.runs.shipped import shipped_files, shipped_modules
-from transformer_jax.runs.user_modules import Modules, load_modules
+from transformer_jax.runs.user_modules import Modules, load_modules, recorded_modules
 from transformer_jax.runs.workdir import CONFIG, SWEEP, VERDICT, lock_workdir, open_for_writing
 from transformer_jax.runtime.files import write_atomic
+from transformer_jax.scoring import require_direction
 from transformer_jax.scoring.sequential import (
     UNDECIDED,
     Look,
@@ -217,6 +218,7 @@ def decide_claim(
     asked = {"claim": claim.identity, STATISTIC: _statistic(claim), "overrides": fields}
     user_modules = load_modules(modules, workdir)
     configs = claim.configs(overrides)
+    require_direction(claim.metric, claim.better)
     with open_for_writing(workdir) as handle:
         path = handle.folder / f"{claim.name}.{VERDICT}".removeprefix(".")
         with lock_workdir(handle.folder, SWEEP):
@@ -278,9 +280,10 @@ def _decide(
 
 
 _VERSIONS = {
-    provenance.LIBRARIES: ("jax version", fingerprints.PROGRAMS),
+    provenance.LIBRARIES: ("jax version or XLA flag", fingerprints.PROGRAMS),
     provenance.PYTHON: ("Python version", (STATISTIC, "metrics", "loop")),
     provenance.PROCESSOR: ("processor, where the last bits may differ", ()),
+    provenance.CORES: ("number of cores, where the last bits may differ", ()),
 }
 """Parts of `machine_provenance`, and the fingerprints that cannot be compared with another one."""
 
@@ -342,12 +345,13 @@ def check_claim(
     there = verdict["machine"]
     incomparable: set[str] = set()
     for name, (title, depending) in _VERSIONS.items():
-        if here[name] != there.get(name):
+        if here.get(name) != there.get(name, here.get(name)):
             incomparable |= {*depending}
-            unchecked.append(f"another {title} ({there.get(name)}; here: {here[name]})")
+            unchecked.append(f"another {title} ({there[name]}; here: {here.get(name)})")
     unknown = [row for row in claim.rows if f"step of {row}" in now.keys() - saved.keys()]
     if unknown:
-        unchecked.append(f"{', '.join(unknown)} were trained by other code, before the decision")
+        rows = ", ".join(unknown)
+        unchecked.append(f"{rows} were trained by other code or elsewhere, before the decision")
     of_runs = ("checkpoints", "config")
     gone = [name for name in saved if name not in now and _kind(name) not in of_runs]
     compared = [*(name for name in now if name in saved), *(gone if STATISTIC in now else [])]
@@ -459,18 +463,27 @@ def _seed_workdirs(folder: Path, row: str, settings: Settings, count: int) -> li
 def _digests(
     claim: Claim, configs: Mapping[str, Settings], modules: Modules, folder: Path, count: int
 ) -> dict[str, str]:
-    """Digests of all that made the values; no fingerprints of a row that other code trained."""
+    """Digests of all that made the values; no fingerprints of a row that was trained otherwise."""
     fingerprints.of_row.cache_clear()  # files may have changed since this process read them
     digests = _fingerprints(claim, configs, modules)
     for row, settings in configs.items():
         workdirs = _seed_workdirs(folder, row, settings, count)
         with contextlib.suppress(UserError):  # a row that diverged has no checkpoint
             of_row = run_digests(workdirs)
-            code = {provenance_of(workdir).get(provenance.CODE) for workdir in workdirs}
-            if code != {provenance.code_version()}:
+            if not all(_is_trained_here(workdir) for workdir in workdirs):
                 digests = {k: v for k, v in digests.items() if not k.endswith(f" of {row}")}
             digests |= {f"{part} of {row}": of_row[part] for part in ("checkpoints", "config")}
     return digests
+
+
+def _is_trained_here(workdir: Path) -> bool:
+    """Whether the code, libraries, processor and modules of a run are those of this process."""
+    here = {**provenance.machine_provenance(), provenance.CODE: provenance.code_version()}
+    saved = provenance_of(workdir)
+    with contextlib.suppress(UserError):  # a module that it was given is not here
+        is_same = load_modules((), workdir) == recorded_modules(workdir)
+        return is_same and all(saved.get(name) == here[name] for name in here)
+    return False
 
 
 def _command(claim: Claim, overrides: Mapping[str, Any], modules: Modules) -> str:

@@ -44,7 +44,7 @@ from transformer_jax.runs.load import load
 from transformer_jax.runs.outside import open_data
 from transformer_jax.runs.provenance import STEP, newest_checkpoint
 from transformer_jax.runs.run import Run
-from transformer_jax.runs.user_modules import Modules
+from transformer_jax.runs.user_modules import Modules, load_modules
 from transformer_jax.runs.workdir import (
     CHECKPOINTS,
     CONFIG,
@@ -93,7 +93,7 @@ def compare(
       split: whose outputs are compared over examples; `evaluate --split=...` writes them.
       metrics: validation metrics to test over seeds; empty: all that the runs have in common.
       loss: also compute and test the loss per example of the split, with one seed of each run.
-      modules: the user's own, to load runs for their loss.
+      modules: the user's own, which the runs need.
       overrides: places of the data for their loss, {"data.field": value}.
 
     Raises:
@@ -106,6 +106,8 @@ def compare(
     names = _distinct_names(folders)
     seeds = {name: seed_workdirs(folder) for name, folder in zip(names, folders, strict=True)}
     first_seeds = {name: of_run[0] for name, of_run in seeds.items()}
+    for workdir in first_seeds.values():  # their configs name components of the user's own
+        load_modules(modules, workdir)
     digests = {name: run_digests(of_run) for name, of_run in seeds.items()}
     configs = [load_json(folder / CONFIG).values for folder in first_seeds.values()]
     differences = differing(*configs, ignored=_FREE)

@@ -17,7 +17,7 @@ import logging
 import sys
 import tempfile
 import types
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -49,8 +49,12 @@ from transformer_jax.training.loop import Loop
 PROGRAMS = (STEP, "evaluation", "initial parameters", "programs")
 """Fingerprints that another version of jax changes."""
 _PACKAGE = Path(__file__).parents[2]
-_FOLLOWED = ("examples", "scoring", "metrics")
+_OWN = ("examples",)
+"""Parts of the package that count as the user's own code."""
+_FOLLOWED = (*_OWN, "scoring", "metrics")
 """Parts of the package whose functions count by their code wherever they are called."""
+_FILES_OF_DEFINITIONS = ("__main__", "<run_path>")
+"""Names of the modules in which notebooks, and files of claims, are executed."""
 _DIGITS = 32  # of a SHA-256
 _LOOP = (Loop.run, ReplicaEngine.compile, Evaluator.__call__, Evaluator.loss_metrics)
 """Methods that call the programs."""
@@ -178,29 +182,37 @@ def code_fingerprint(*functions: Any) -> str:
     docstrings or places.
 
     Functions that they call count by their code if they are in `scoring`, `metrics`, or no part of
-    an installed package; others by their names.
+    an installed package; others by their names. So do methods and classes of the user's own, and
+    what is read from modules of the user's own; of instances their attributes count.
     """
-    return _joined(_describe(function, {}, True) for function in functions)
+    return _joined(_describe(function, [], True) for function in functions)
 
 
-def _describe(value: Any, visited: dict[Any, int], follows: bool = False) -> str:
+def _describe(value: Any, visited: list[Any], follows: bool = False) -> str:
     """Text of a function or a constant, without addresses.
 
     Args:
-      visited: functions that were described, and their numbers.
+      visited: functions, classes and instances that were described.
       follows: the function counts by its code, wherever it is.
     """
     value = inspect.unwrap(value)
+    if isinstance(value, types.MethodType) and _is_own(value.__self__):
+        return f"{_describe(value.__self__, visited)} {value.__name__}"
     if isinstance(value, functools.partial):
         bound = _describe([value.args, value.keywords], visited)
         return _describe(value.func, visited, follows) + bound
-    if isinstance(value, types.FunctionType) and (follows or _is_followed(value.__code__)):
-        if value in visited:  # it may call itself
-            return f"function {visited[value]}"
-        visited[value] = len(visited)
-        cells = [cell.cell_contents for cell in value.__closure__ or ()]
-        bound = _describe([value.__defaults__, value.__kwdefaults__, cells], visited)
-        return _instructions(value.__code__, value.__globals__, visited) + bound
+    for number, other in enumerate(visited):
+        if other is value:  # a function may call itself
+            return f"function {number}"
+    is_followed = isinstance(value, types.FunctionType) and _is_part(value.__code__.co_filename)
+    if isinstance(value, types.FunctionType) and (follows or is_followed):
+        visited.append(value)
+        cells = {}
+        for name, cell in zip(value.__code__.co_freevars, value.__closure__ or (), strict=True):
+            with contextlib.suppress(ValueError):  # it is empty
+                cells[name] = cell.cell_contents
+        bound = _describe([value.__defaults__, value.__kwdefaults__, [*cells.values()]], visited)
+        return _instructions(value.__code__, {**value.__globals__, **cells}, visited) + bound
     if isinstance(value, Mapping):
         value = [*value.items()]
     if isinstance(value, set | frozenset):
@@ -213,18 +225,35 @@ def _describe(value: Any, visited: dict[Any, int], follows: bool = False) -> str
         return value.__name__.rpartition(".")[2]
     if isinstance(value, logging.Logger):
         return value.name  # `repr` has its level, too
+    if isinstance(value, property | functools.cached_property | staticmethod | classmethod):
+        names = ("fget", "fset", "func", "__func__")
+        return _describe([getattr(value, name, None) for name in names], visited)
+    if _is_own(value) and not isinstance(value, types.ModuleType):
+        visited.append(value)
+        parts = _members(value) if isinstance(value, type) else [type(value), _attributes(value)]
+        return _describe(parts, visited)
     text = getattr(value, "__qualname__", None) or repr(value)
     return type(value).__qualname__ if " at 0x" in text else text
 
 
-def _instructions(code: types.CodeType, names: Mapping[str, Any], visited: dict[Any, int]) -> str:
+def _instructions(code: types.CodeType, names: Mapping[str, Any], visited: list[Any]) -> str:
     parts = [f"{code.co_argcount} {code.co_kwonlyargcount} {code.co_exceptiontable.hex()}"]
+    module: Any = None  # of the user's own, whose attribute comes next
     for instruction in dis.get_instructions(code):
         argument = instruction.argval
+        loaded: Any = None
+        if instruction.opname in ("LOAD_GLOBAL", "LOAD_DEREF"):
+            loaded = names.get(argument)
+        elif instruction.opname == "LOAD_ATTR":
+            loaded = getattr(module, argument, None)
+        is_attribute = module is not None and loaded is not None
+        if instruction.opname != "EXTENDED_ARG":
+            is_module = isinstance(loaded, types.ModuleType) and _is_own(loaded)
+            module = loaded if is_module else None
         if isinstance(argument, types.CodeType):
             argument = _instructions(argument, names, visited)
-        elif instruction.opname == "LOAD_GLOBAL" and argument in names:
-            argument = _describe(names[argument], visited)
+        elif is_attribute or (instruction.opname == "LOAD_GLOBAL" and argument in names):
+            argument = _describe(loaded, visited)
         elif instruction.opname in ("LOAD_CONST", "RETURN_CONST", "KW_NAMES"):
             argument = _describe(argument, visited)
         elif instruction.opcode not in dis.hasname:
@@ -233,10 +262,39 @@ def _instructions(code: types.CodeType, names: Mapping[str, Any], visited: dict[
     return "; ".join(parts)
 
 
-def _is_followed(code: types.CodeType) -> bool:
-    file = Path(code.co_filename)
+def _members(owner: type) -> list[Any]:
+    """What a class of the user's own and its bases define, without what Python adds."""
+    return [
+        (name, member)
+        for base in owner.__mro__
+        if _is_own(base)
+        for name, member in sorted(vars(base).items())
+        if not name.startswith("__") or isinstance(member, types.FunctionType)
+    ]
+
+
+def _attributes(instance: Any) -> Any:
+    if dataclasses.is_dataclass(instance):
+        return {field.name: getattr(instance, field.name) for field in dataclasses.fields(instance)}
+    text = repr(instance)
+    return getattr(instance, "__dict__", "") if " at 0x" in text else text
+
+
+def _is_own(value: Any) -> bool:
+    """Whether a module, a class or the class of an instance is the user's own."""
+    if isinstance(value, types.ModuleType):
+        return _is_part(getattr(value, "__file__", None), _OWN)
+    name = (value if isinstance(value, type) else type(value)).__module__
+    return name in _FILES_OF_DEFINITIONS or (name in sys.modules and _is_own(sys.modules[name]))
+
+
+def _is_part(path: str | None, parts: Sequence[str] = _FOLLOWED) -> bool:
+    """Whether a file is the user's own or in one of these parts of the package."""
+    if path is None:  # of a module in Python itself
+        return False
+    file = Path(path)
     if file.is_relative_to(_PACKAGE):
-        return file.relative_to(_PACKAGE).parts[0].removesuffix(".py") in _FOLLOWED
+        return file.relative_to(_PACKAGE).parts[0].removesuffix(".py") in parts
     return not file.is_relative_to(sys.base_prefix) and "site-packages" not in file.parts
 
 

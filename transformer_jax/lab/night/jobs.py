@@ -24,6 +24,7 @@ import jax
 from transformer_jax.errors import BusyError, Interrupted, NonFiniteError, Stopped, UserError
 from transformer_jax.lab.child_process import child_process, describe_end, end_with_parent
 from transformer_jax.lab.evidence.comparison import run_digests
+from transformer_jax.lab.evidence.fingerprints import row_fingerprints
 from transformer_jax.lab.evidence.verdicts import digest_of
 from transformer_jax.lab.night.proposals import rule_of
 from transformer_jax.lab.sweeps.definition import Sweep
@@ -136,6 +137,14 @@ def check(
     return {"failing": failing}
 
 
+def fingerprint(
+    config: str, metric: str, modules: Sequence[str], overrides: Mapping[str, Any]
+) -> dict[str, str]:
+    """Fingerprints of what a row computes (`evidence.fingerprints`)."""
+    settings = resolve_file(config, overrides, modules)
+    return row_fingerprints({_ROW: settings}, modules, measures_runs=False)[_ROW]
+
+
 def train(
     config: str,
     metric: str,
@@ -215,7 +224,7 @@ def _shared_digests(settings: Settings, step: int, workdir: Path) -> dict[str, s
 
 
 JOBS: Mapping[str, Callable[..., dict[str, Any]]] = {
-    function.__name__: function for function in (check, train, evaluate)
+    function.__name__: function for function in (check, fingerprint, train, evaluate)
 }
 
 

@@ -35,10 +35,12 @@ from transformer_jax.lab.night.proposals import (
     read_proposals,
 )
 from transformer_jax.runs.config import resolve_file
+from transformer_jax.runs.provenance import code_version
 from transformer_jax.runs.user_modules import failing_as
 from transformer_jax.runs.workdir import SWEEP, lock_workdir
 from transformer_jax.runtime.files import remove
 from transformer_jax.runtime.progress import set_title
+from transformer_jax.scoring import require_direction
 from transformer_jax.scoring.sequential import oriented
 from transformer_jax.scoring.statistics import over_paired_seeds
 
@@ -99,6 +101,7 @@ class OpenNight:
         self.control = ErrorControl(night.control, night.error_rate, night.proposals)
         self.ledger = Ledger(self.folder)
         settings = resolve_file(night.config, night.base, night.modules)
+        require_direction(night.metric, night.better)
         self._first_seed = settings.seed
         asked = stated(night) | stated_configs({BASELINE: settings})[BASELINE]
         if works:
@@ -122,9 +125,31 @@ class OpenNight:
             fails = "fails its own oracles" if error.rule == "oracles" else "cannot train"
             raise UserError(f"night: the baseline {fails}: {error}") from error
         seconds = time.monotonic() - start
+        made_by = {"code": _package_here(), "computes": self._fingerprints()}
         with self.ledger.adding():
             if not self.ledger.lines:
-                self.ledger.add("night", asked=asked, seconds=seconds)
+                self.ledger.add("night", asked=asked, seconds=seconds, **made_by)
+
+    def _fingerprints(self) -> dict[str, str]:
+        """Fingerprints of what the first baseline computes, with the code that is here now."""
+        first = self.baseline(0)
+        return self.run("fingerprint", first, overrides=first.overrides)
+
+    def require_same_code(self) -> None:
+        """Raises UserError if the package was changed since the night began, so that rows are no
+        longer comparable with those that were measured before."""
+        first = self.ledger.lines[0]
+        if first.get("code", _package_here()) == _package_here():
+            return
+        before = first["computes"]
+        now = self._fingerprints()
+        changed = [name for name in before if now.get(name) != before[name]]
+        if changed:
+            raise UserError(
+                "night: transformer_jax was changed since this night began, and with it "
+                f"{', '.join(changed)} of the baseline; restore its code, or begin another night "
+                "in a new folder"
+            )
 
     @property
     def number(self) -> int:
@@ -179,6 +204,7 @@ class OpenNight:
 
     def _decide(self, proposal: Proposal) -> Line | None:
         """Decides a proposal; None if the budget is used up."""
+        self.require_same_code()
         set_title(proposal.name)
         base = self.baseline()
         row = Variant(
@@ -372,6 +398,11 @@ class OpenNight:
         return [name for name in files if digest_of_file(self.folder / name) != files[name]]
 
 
+def _package_here() -> str:
+    """Version and digest of the package as its files are now, which jobs will execute."""
+    return code_version.__wrapped__()
+
+
 @contextlib.contextmanager
 def _spending(runs: int) -> Iterator[None]:
     """Says in a JobError what the block has spent, on a number of runs."""
@@ -410,6 +441,7 @@ def finish_night(folder: str | Path) -> Line:
       UserError: as `OpenNight`.
     """
     night = OpenNight(folder)
+    night.require_same_code()
     ledger = night.ledger
     number = night.number
     stage = f"{_FINISHED}{number}"

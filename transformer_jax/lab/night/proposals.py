@@ -29,7 +29,8 @@ BASELINE = "baseline"
 RULES: Mapping[str, tuple[str, str]] = {
     "seeds": (r"seed|data\.order_seed", "the night draws the seeds of all rows"),
     "budget": (
-        r"train\.(num_steps|tokens_per_batch|scale_to_data|init_from|distillation\..*)"
+        r"train\.(num_steps|tokens_per_batch|accumulation_steps|rows_per_device|scale_to_data"
+        r"|init_from|distillation\..*)"
         r"|eval\.patience",
         "a proposal trains as many steps on as many tokens as the baseline, from its own start",
     ),

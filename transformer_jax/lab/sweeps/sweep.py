@@ -18,12 +18,19 @@ from typing import Any
 import jax
 from ml_collections import ConfigDict
 
+from transformer_jax.buckets.bucket import is_address
 from transformer_jax.errors import BusyError, DivergedError, UserError
 from transformer_jax.lab.sweeps.definition import Sweep, choose
-from transformer_jax.lab.sweeps.results import asked_of, is_complete, result_of, warn_of_other_rows
+from transformer_jax.lab.sweeps.results import (
+    asked_of,
+    is_complete,
+    result_of,
+    seed_folders,
+    warn_of_other_rows,
+)
 from transformer_jax.lab.sweeps.row_training import AT_ONCE, RowSpec, group_rows, train_rows
 from transformer_jax.lab.sweeps.search import Search, row_name, search_of, trial_config
-from transformer_jax.lab.sweeps.shared_folder import SweepFolder
+from transformer_jax.lab.sweeps.shared_folder import SweepFolder, folder_name
 from transformer_jax.lab.sweeps.tables import Row, Rows, write_tables
 from transformer_jax.runs import build
 from transformer_jax.runs.config import resolve
@@ -97,6 +104,11 @@ def run_sweep(
         specs = {name: spec._replace(data=digests[name]) for name, spec in specs.items()}
         wanted = {name: specs[name] for name in wanted}
         warn_of_other_rows(folder, specs)
+        if not is_address(workdir):
+            for name in wanted:  # a finished row is only read, whatever its components compute now
+                for seed in seed_folders(Path(workdir) / folder_name(name)).values():
+                    with contextlib.suppress(UserError):  # a module that it was given is not here
+                        load_modules((), seed)  # warns if one has changed
         pieces = _train_groups(sweep, wanted, folder, at_once, modules)
 
     def finished() -> Rows:
