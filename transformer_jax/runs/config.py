@@ -57,9 +57,12 @@ from transformer_jax.summary import Summarized
 from transformer_jax.tasks import TASKS
 from transformer_jax.training.schedules import SCHEDULES
 
-FIXED = ("task", "model", "tokenizer", "data", "optimizer", "lora", "train", "seed")
-"""Sections that stay the same for the life of a run, except for the fields `CHANGEABLE` and for
-growing `train.num_steps` and `optimizer.decay_steps`."""
+FIXED = (
+    *("task", "model", "tokenizer", "data", "optimizer", "lora", "train", "seed"),
+    "eval.best_corpus",  # the scores of saved steps are of that corpus
+)
+"""Sections and fields that stay the same for the life of a run, except for the fields `CHANGEABLE`
+and for growing `train.num_steps` and `optimizer.decay_steps`."""
 CHANGEABLE = (
     *("data.dir", "data.cache_dir", "data.num_workers", "model.attention", "model.scan_layers"),
     *("train.on_spike", "train.spike_factor", "train.callbacks"),

@@ -283,7 +283,7 @@ def check_same_run(settings: Settings, saved: Settings, workdir: str | Path) -> 
             continue
         old: Any = before.get(name)
         new: Any = now.get(name)
-        fixed = name.partition(".")[0] in FIXED and name not in CHANGEABLE
+        fixed = {name, name.partition(".")[0]} & {*FIXED} and name not in CHANGEABLE
         grows = name == "train.num_steps" and new > old
         if name == "optimizer.decay_steps":
             grows = (new or now["train.num_steps"]) >= (old or before["train.num_steps"])
