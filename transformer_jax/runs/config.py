@@ -447,6 +447,18 @@ def model_options(init_from: str | None, architecture: str | None = None) -> dic
     return _parse_tree({"model": options}, Origin("loaded config", f"{init_from}/config.json"))
 
 
+def different_sizes(settings: Settings) -> str:
+    """Lists the sizes of the model that differ from those of the run to start from, for messages;
+    empty if there are none."""
+    options = model_options(settings.train.init_from, settings.model.architecture)
+    pairs = {name: (settings.values.get(name), value) for name, value in options.items()}
+    return ", ".join(
+        f"config.{name} is {size}, and {saved} there"
+        for name, (size, saved) in pairs.items()
+        if size != saved and {type(size), type(saved)} <= {int, type(None)}
+    )
+
+
 def _check_trainable(settings: Settings, defaults: Mapping[str, Any]) -> None:
     """Checks a config to train; a trained run need not pass.
 
