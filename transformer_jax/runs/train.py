@@ -19,6 +19,7 @@ import jax.numpy as jnp
 from ml_collections import ConfigDict
 
 from transformer_jax.checkpoints.step_folder import MisfitError
+from transformer_jax.checkpoints.store import Snapshot
 from transformer_jax.data.batches.pipeline import StackedBatches, TrainBatches
 from transformer_jax.errors import DivergedError, Interrupted, UserError
 from transformer_jax.logs.records import read_records, recorded_splits, with_losses
@@ -184,7 +185,8 @@ class SingleRun:
         snapshots = self.training.snapshots
         try:
             for name, tree in shapes.frozen.items():
-                snapshots[name].require_fit(tree)
+                if isinstance(snapshots[name], Snapshot):  # not predictions of a teacher
+                    snapshots[name].require_fit(tree)
             if not init_from or "base" in snapshots:
                 return None
             from transformer_jax.checkpoints.warm_start import WarmStart
@@ -331,7 +333,7 @@ def fit(run: SingleRun, clock: GoodputTimer, until: int | None = None) -> TrainS
     abstract = run.abstract_state(init_state)
     batch = batch_shapes(build.training_lengths(task), rows)
     single = jax.eval_shape(init_state, settings.seed)  # of one replica, or of the run
-    model = step_products(task, single.model_params, batch, single.frozen)
+    model = step_products(task, single, batch, settings.optimizer.frozen)
     parts = build.micro_batches(settings, task, engine.row_shards)
     require_room(settings, abstract, engine, model.largest // parts)
     fixed = count_frozen(settings.optimizer.frozen, single.params)
