@@ -114,5 +114,7 @@ def test_devices_that_replicas_leave_idle_do_no_work(monkeypatch):
     monkeypatch.setattr(jax, "device_count", lambda: 8)
     executable = SimpleNamespace(cost_analysis=lambda: {"flops": 10.0})
     mesh = make_mesh(ParallelConfig(), jax.devices()[:1])
-    rates = utilization(6, "float32", SimpleNamespace(executable=executable), mesh)(0.5)
-    assert rates == {"xla_flops_per_s": 20.0}
+    step = SimpleNamespace(executable=executable)
+    assert utilization(6, "float32", step, mesh)(0.5) == {"xla_flops_per_s": 20.0}
+    monkeypatch.setattr("transformer_jax.training.profiling.peak_flops", lambda *_: 24.0)
+    assert utilization(6, "float32", step, mesh)(0.5) == {"mfu": 0.5, "xla_flops_per_s": 20.0}
