@@ -78,7 +78,7 @@ model. The workdir's `config.json` holds every field of a run.
 RESUMING = """\
 **Resuming.** `train` on a workdir that holds a run continues from its last checkpoint. A change in
 {fixed} is an error, except that {movable} may change, and `train.num_steps` and
-`optimizer.decay_steps` may grow. {free} may change at any time.
+`optimizer.decay_steps` may grow. Else {free} may change at any time.
 """
 
 

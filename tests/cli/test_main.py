@@ -185,6 +185,22 @@ def test_flags_reach_the_run(api, shell):
     assert refused.status == 2 and "--format=jsonl" in refused.err
 
 
+def test_lines_are_numbered_from_the_first_of_all_chunks(api, shell, monkeypatch, tmp_path):
+    monkeypatch.setattr("transformer_jax.cli.verbs._LINES_AT_ONCE", 2)
+    path = tmp_path / "lines"
+    path.write_text("a\nb\nc\n")
+    run = Mock(task=None)
+    run.pair_scores.return_value = run.embed.return_value = []
+    run.n_best.side_effect = lambda lines, first_line: [[Mock(text=line)] for line in lines]
+    api.load = Mock(return_value=run)
+    files = [f"--source={path}", f"--target={path}"]
+    assert shell("score", "--workdir=w", *files).status == 0
+    for verb in ("predict", "embed"):
+        assert shell(verb, "--workdir=w", stdin=path.read_bytes()).status == 0
+    for of_lines in (run.n_best, run.pair_scores, run.embed):
+        assert [one.kwargs["first_line"] for one in of_lines.call_args_list] == [1, 3]
+
+
 def test_messages_go_to_stderr_without_those_of_libraries(capsys):
     log_to_stderr()  # a fixture takes its handler away
     logging.getLogger("orbax").setLevel(logging.INFO)

@@ -178,6 +178,7 @@ OTHER_RUNS = {
     "optimizer.learning_rate": 0.5,
     "train.num_steps": 10,
     "train.label_smoothing": 0.0,
+    "eval.best_corpus": "a",
     "seed": 4,
 }
 
@@ -190,7 +191,7 @@ def test_a_run_is_not_resumed_with_another_config(path):
             f"runs/a holds another run: its {name} is {kept.values[name]!r}, the config's is "
             f"{value!r}; choose another --workdir or the same value"
         )
-        changed = resolve_file(path, {name: value})
+        changed = resolve_file(path, {name: value, "eval.each_corpus": True})
         calls[words] = functools.partial(check_same_run, changed, kept, "runs/a")
     assert_refused(calls)
 

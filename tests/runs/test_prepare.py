@@ -85,6 +85,28 @@ def test_symbols_are_listed_again_for_a_run_that_starts_from_another(
     assert vocab_sizes(found)["target"] == 4 + 5
 
 
+PAIR = [{"source": "a dog", "target": "ein Hund"}]
+
+
+def test_fields_of_a_tokenizer_that_is_not_used_are_told(
+    tiny_config, trained_workdir, tmp_path, caplog
+):
+    def told(number, changes):
+        caplog.clear()
+        changes = {"train.init_from": str(trained_workdir), "tokenizer.sampling": 0.1} | changes
+        settings = read_settings(tiny_config(changes))
+        build_tokenizers(settings, tmp_path / str(number), PAIR)
+        return [one.getMessage() for one in caplog.records if one.levelname == "WARNING"]
+
+    other = {"tokenizer.vocab_size": 123, "tokenizer.lowercase": True}
+    message = (
+        "tokenizer.vocab_size, tokenizer.lowercase: not used, because the tokenizers are those of "
+        f"{trained_workdir}, which has other values"
+    )
+    for number, (changes, messages) in enumerate(((other, [message]), ({}, []))):
+        assert told(number, changes) == messages
+
+
 def test_a_mistyped_origin_is_named(tiny_config, tmp_path):
     (tmp_path / "gpt2").mkdir()
     config = tiny_config({"train.init_from": str(tmp_path / "gtp2")})

@@ -110,6 +110,8 @@ def test_other_parameters_are_used_and_saved(trained, tmp_path):
     assert saved.workdir == tmp_path / "saved"
     same = jax.tree.map(lambda a, b: bool((a == b).all()), loaded.params, changed.params)
     assert all(jax.tree.leaves(same))
+    early = tj.load(trained.workdir, "15").save(tmp_path / "early")
+    assert early.records["step"].max() == 15
 
 
 def test_a_saved_run_trains_on_as_the_run_itself(

@@ -25,6 +25,14 @@ NUMBERS = {
 }
 
 
+@pytest.fixture(scope="module", autouse=True)
+def peak():
+    """That of an accelerator, so that records have its utilization."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("transformer_jax.training.profiling.peak_flops", lambda *_: 1e9)
+        yield
+
+
 @pytest.fixture(scope="module")
 def config(tiny_language_model):
     steps = {"train.num_steps": STEPS, "eval.every_steps": 2, "checkpoint.every_steps": 4}
@@ -85,6 +93,11 @@ def test_a_replica_is_the_run_that_its_config_makes(three, together, alone):
     assert values(workdir / "fast", "batches") == values(alone, "batches")[:STEPS]
     rates = values(alone, "learning_rate")[:STEPS]
     assert values(workdir / "fast", "learning_rate") == pytest.approx(rates)
+    of_group, of_run = (
+        values(folder, "mfu")[1] * values(folder, "step_ms")[1]
+        for folder in (workdir / "fast", alone)
+    )
+    assert of_group == pytest.approx(len(three) * of_run)
     of_group, of_run = (records_of(folder, "watch")[-1] for folder in (workdir / "fast", alone))
     for name in of_run.keys() - {"split", "time", "sha256"}:
         assert of_group[name] == pytest.approx(of_run[name], rel=1e-3, abs=1e-5), name

@@ -145,6 +145,23 @@ def test_a_run_starts_from_another_and_keeps_its_moving_average(
     assert loaded.predict(LINES[:1]) == language_model.predict(LINES[:1])
 
 
+def test_a_start_of_other_sizes_is_refused_before_anything_is_compiled(
+    language_model, config_of_text, tmp_path, caplog
+):
+    caplog.set_level(logging.INFO)
+    start = str(language_model.workdir)
+    saved = language_model.settings.model.d_ff
+    message = f"train.init_from: {start} is of another model: config.model.d_ff is 48, and {saved}"
+
+    def train(**changes):
+        changes = {"model.d_ff": 48, "train.init_from": start} | changes
+        return lambda: tj.train(config_of_text(changes), tmp_path / "run")
+
+    for start_of in (train(), train(**{"lora.rank": 2})):
+        assert_refused({message: start_of})
+    assert "training" in caplog.text and "compiling" not in caplog.text
+
+
 # --- Used ---
 
 

@@ -93,6 +93,19 @@ def test_a_pair_is_read_from_a_line_with_a_tab(build, random_params):
     assert outputs[0].score == pytest.approx(float(jax.nn.softmax(logits)[best]), rel=1e-4)
 
 
+def test_what_is_cut_at_prediction_is_told(build, random_params, caplog):
+    task = build("encoder_only")
+    lines = ["the dog", "dog " * 30, "man\t" + "dog " * 20]
+    list(task.predict(random_params(task), lines, DecodeConfig(), 5))
+    encode = task.tokenizers["text"].encode
+    counts = [len(encode(lines[1])), len(encode("man")) + len(encode("dog " * 20))]
+    limit = "(data.max_length is 16)"
+    assert caplog.messages == [
+        f"line 6 has {counts[0]} tokens; only 14 are read {limit}",
+        f"line 7 has {counts[1]} tokens; only 13 are read {limit}",
+    ]
+
+
 def test_inputs_of_both_stacks_of_an_encoder_decoder_are_inspected(build):
     task = build("encoder_decoder")
     tokens = task.tokens(["the dog", "a man"])

@@ -266,6 +266,6 @@ def test_what_diffusion_cannot_have_is_refused_by_name(build, random_params):
             "decode.search 'greedy' writes from left to right": predict(search="greedy"),
             "num_outputs is 2, and they are all the same": predict(num_outputs=2),
             "line 1 has 18 tokens, and there is room for 14": predict("ab " * 6),
-            "score: line 1 has": lambda: task.score(params, ["ab " * 6], ["c"], 1),
+            "score: line 513 has": lambda: task.score(params, ["ab " * 6], ["c"], 1, 513),
         }
     )

@@ -241,16 +241,16 @@ def test_the_last_tokens_of_a_long_pair_are_read(task, params, caplog):
     source, target = "the old man sees a dog and walks home with a woman .", " the dog"
     read, counted = split_tokens(task.tokenizers["text"], source, target)
     assert len(read) + len(counted) > 17
-    (_, found) = task.score(params, ["a", source], [" dog", target], batch_size=2)
-    told = f"line 2 has {len(read) + len(counted) - 1} tokens, more than the model sees at once"
+    (_, found) = task.score(params, ["a", source], [" dog", target], batch_size=2, first_line=513)
+    told = f"line 514 has {len(read) + len(counted) - 1} tokens, more than the model sees at once"
     assert caplog.messages[0].startswith(told) and len(caplog.messages) == 1
     log_probs = log_probs_of(task, params, [*read, *counted][-17:])
     expected = sum(
         float(log_probs[i - 1 - len(counted), token]) for i, token in enumerate(counted, 1)
     )
     assert found.log_prob == pytest.approx(expected, rel=1e-5)
-    with pytest.raises(UserError, match=r"score: the target of line 1 has \d+ tokens, more than"):
-        task.score(params, [""], [source], batch_size=2)
+    with pytest.raises(UserError, match=r"score: the target of line 513 has \d+ tokens, more th"):
+        task.score(params, [""], [source], batch_size=2, first_line=513)
 
 
 def softmax(logits):

@@ -176,8 +176,8 @@ def test_what_mask_predict_cannot_have_is_refused_by_name(task, params, build):
             "too few classes for the lengths": lambda: build(data__max_target_length=12),
             "decode.search 'greedy' writes from left to right": predict(search="greedy"),
             "of the 2 likeliest lengths": predict(search="unmask", beam_size=2, num_outputs=3),
-            "score: the target of line 1 has 9 tokens": (
-                lambda: task.score(params, ["a"], ["abcabcabc"], 1)
+            "score: the target of line 513 has 9 tokens": (
+                lambda: task.score(params, ["a"], ["abcabcabc"], 1, 513)
             ),
             "score: positions 'learned' reach to max_length 16": (
                 lambda: build(**LEARNED).score(params, [20 * "a"], ["a"], 1)

@@ -143,9 +143,13 @@ def test_blanks_are_filled_in_place(task, params, caplog):
     assert first and middle and last and "[MASK]" not in two[0].text
 
 
-def test_blanks_beyond_the_row_stay(task, params):
+def test_blanks_beyond_the_row_stay_and_what_is_cut_is_told(task, params, caplog):
     line = "the [MASK] " + "dog " * 20 + "[MASK]"
-    (outputs,) = task.predict(params, [line], DECODE)
+    (outputs,) = task.predict(params, [line], DECODE, first_line=7)
+    room = task.max_length - 2
+    count = len(task.tokenizers["text"].encode(line))
+    told = f"line 7 has {count} tokens; only the first {room} are read (data.max_length is "
+    assert caplog.messages == [f"{told}{task.max_length})"]
     assert outputs[0].text.count("[MASK]") == 1 and outputs[0].text.endswith("dog [MASK]")
 
 

@@ -75,6 +75,17 @@ def test_accuracy_counts_words(task, params):
     assert metrics == {"accuracy": pytest.approx(right), "words": 7}
 
 
+def test_words_beyond_the_row_are_wrong_whatever_their_tag(tokenizers_of, task_with, random_params):
+    fields = {"model.architecture": "encoder_only", "data.max_length": 16}
+    tokenizers = tokenizers_of("wordpiece", (("tags", ("_",)),))
+    task = task_with(tokenizers, "tagging", fields)
+    example = {"text": " ".join(20 * ["dog"]), "tags": " ".join(20 * "_")}
+    read = np.count_nonzero(task.preprocess(example, None)["tags"])
+    metrics, (output,) = task.evaluate(random_params(task), [example], DecodeConfig())
+    assert metrics == {"accuracy": pytest.approx(read / 20), "words": 20} and read < 20
+    assert output.text.split() == read * ["_"] + (20 - read) * ["__"]
+
+
 def test_an_example_whose_first_word_does_not_fit_is_overlong(tokenizers_of, task_with):
     fields = {"model.architecture": "encoder_only", "data.max_length": 3}
     narrow = task_with(tokenizers_of("wordpiece", LABELS), "tagging", fields)

@@ -6,17 +6,22 @@ from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
+import pytest
+from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
+from jax.interpreters.partial_eval import dce_jaxpr
 
 from transformer_jax.parallel.sharding import ParallelConfig, make_mesh
 from transformer_jax.runs import build
 from transformer_jax.runs.config import read_settings
 from transformer_jax.tasks.losses import batch_shapes
+from transformer_jax.training.optimizer import stop_frozen_gradients
 from transformer_jax.training.profiling import (
     Profiler,
     count_products,
     step_products,
     utilization,
 )
+from transformer_jax.training.state import TrainState
 
 
 def traces(directory):
@@ -63,14 +68,15 @@ def test_a_training_step_has_the_flops_of_the_textbook(tiny_config):
     batch = batch_shapes(task.lengths, rows)
     loss = lambda params, batch: task.loss(params, batch, None, {})[0]  # noqa: E731
     found = count_products(jax.grad(loss), params, batch).flops
-    assert step_products(task, params, batch, {}).flops == found
+    state = TrainState(None, params, (), None)
+    assert step_products(task, state, batch).flops == found
 
     twice = build.build_task(
         dataclasses.replace(settings, train=dataclasses.replace(settings.train, r_drop=5.0)),
         {"source": vocab, "target": vocab},
         None,
     )
-    assert step_products(twice, params, batch, {}).flops == 2 * found
+    assert step_products(twice, state, batch).flops == 2 * found
 
     attention, feed_forward = 4 * d_model**2, 2 * d_model * d_ff
     matrices = 3 * attention + 2 * feed_forward + vocab * d_model
@@ -78,10 +84,37 @@ def test_a_training_step_has_the_flops_of_the_textbook(tiny_config):
     assert found == rows * length * (6 * matrices + 3 * weighing)
 
 
+@pytest.mark.parametrize("changes", [{"optimizer.frozen": "encoder|embedding"}, {"lora.rank": 2}])
+def test_what_is_frozen_has_no_flops_in_the_backward_pass(tiny_config, changes):
+    """As in the derivative that JAX makes."""
+    settings = read_settings(tiny_config(changes))
+    task = build.build_task(settings, {"source": 48, "target": 48}, None)
+    engine = build.build_engine(settings)
+    _, _, init_state = build.build_training(settings, task, engine)
+    state = jax.eval_shape(init_state, 0)
+    batch = batch_shapes(task.lengths, 4)
+    frozen = settings.optimizer.frozen
+
+    def loss(params, batch, frozen_trees):
+        params = params if frozen is None else stop_frozen_gradients(frozen, params)
+        model_params = state.replace(frozen=frozen_trees).with_base(params)
+        return task.loss(model_params, batch, None, frozen_trees)[0]
+
+    arguments = (state.params, batch, state.frozen)
+    gradients = jax.make_jaxpr(jax.grad(loss))(*arguments)
+    needed, _ = dce_jaxpr(gradients.jaxpr, [True] * len(gradients.jaxpr.outvars), True)
+    compute = jaxpr_as_fun(ClosedJaxpr(needed, gradients.consts))
+    both = count_products(compute, *jax.tree.leaves(arguments)).flops
+    forward = count_products(loss, state.params, batch, state.frozen).flops
+    assert step_products(task, state, batch, frozen).flops == both < 2.5 * forward
+
+
 def test_devices_that_replicas_leave_idle_do_no_work(monkeypatch):
     """XLA counts the FLOPs of one device."""
     monkeypatch.setattr(jax, "device_count", lambda: 8)
     executable = SimpleNamespace(cost_analysis=lambda: {"flops": 10.0})
     mesh = make_mesh(ParallelConfig(), jax.devices()[:1])
-    rates = utilization(6, "float32", SimpleNamespace(executable=executable), mesh)(0.5)
-    assert rates == {"xla_flops_per_s": 20.0}
+    step = SimpleNamespace(executable=executable)
+    assert utilization(6, "float32", step, mesh)(0.5) == {"xla_flops_per_s": 20.0}
+    monkeypatch.setattr("transformer_jax.training.profiling.peak_flops", lambda *_: 24.0)
+    assert utilization(6, "float32", step, mesh)(0.5) == {"mfu": 0.5, "xla_flops_per_s": 20.0}

@@ -121,7 +121,7 @@ def read_arrays(
     missing = {name: leaf for name, leaf in abstract.items() if name in fresh and name not in saved}
     wanted = {name: leaf for name, leaf in abstract.items() if name not in missing}
     required = {name: leaf for name, leaf in saved.items() if name in wanted or name not in fresh}
-    _require_fit(folder / item, required, wanted)
+    require_fit(folder / item, required, wanted)
     filled = {name: _filled(_target(leaf), fresh[name]) for name, leaf in missing.items()}
     return read_some_arrays(folder, item, wanted) | filled
 
@@ -214,12 +214,17 @@ def differ_in_rows(name: str, saved: Any, wanted: Any) -> bool:
     return all(a == b for axis, a, b in sizes if axis != "vocab")
 
 
-def _require_fit(path: Path, saved: Leaves, wanted: Leaves) -> None:
+class MisfitError(UserError):
+    """Saved arrays are of another model, or of another optimizer."""
+
+
+def require_fit(path: Path, saved: Leaves, wanted: Leaves) -> None:
+    """Raises MisfitError if names, shapes or dtypes of saved arrays are not those wanted."""
     problems = [f"{name} is not saved" for name in wanted if name not in saved]
     problems += [f"{name} is saved but not expected" for name in saved if name not in wanted]
     problems += misfits(saved, wanted)
     if problems:
-        raise UserError(
+        raise MisfitError(
             f"{path} does not fit: {first_few(problems)}; "
             "configure model and optimizer as they were when it was saved"
         )

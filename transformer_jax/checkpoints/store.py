@@ -43,6 +43,8 @@ from transformer_jax.checkpoints.step_folder import (
     read_data,
     read_provenance,
     read_score,
+    require_fit,
+    saved_arrays,
     split_state,
     step_folders,
     write_score,
@@ -127,6 +129,11 @@ class Snapshot:
     def params(self, abstract_params: Any) -> Any:
         """Reads the parameters; arguments and errors as of `state`."""
         return fill(abstract_params, self._read_arrays(PARAMS, named_leaves(abstract_params)))
+
+    def require_fit(self, abstract_params: Any) -> None:
+        """Raises MisfitError if the parameters have other names, shapes or dtypes."""
+        saved = saved_arrays(self.folder, PARAMS)
+        require_fit(self.folder / PARAMS, saved, named_leaves(abstract_params))
 
     def state(self, abstract_state: Any, fresh: Mapping[str, float] | None = None) -> Any:
         """Reads the whole state, bit for bit as it was saved.

@@ -14,6 +14,7 @@ import numpy as np
 from transformer_jax.checkpoints.step_folder import (
     PARAMS,
     Leaves,
+    MisfitError,
     differ_in_rows,
     fill,
     first_few,
@@ -64,7 +65,8 @@ class WarmStart:
       replaced: names of the parameters whose fresh values are not needed.
 
     Raises:
-      UserError: that run has no checkpoint, no parameter of this model, or one of another shape.
+      UserError: that run has no checkpoint, or no parameter of this model.
+      MisfitError: it has one of another shape.
     """
 
     def __init__(self, abstract: Any, workdir: Path, own_target: bool = False):
@@ -78,7 +80,7 @@ class WarmStart:
         fixed = {name: wanted[name] for name in saved if name not in refitted}
         problems = misfits(saved, fixed)
         if problems:
-            raise UserError(
+            raise MisfitError(
                 f"train.init_from: {folder} does not fit: {first_few(problems)} (the section model "
                 f"of {workdir / 'config.json'} has its sizes)"
             )

@@ -324,7 +324,7 @@ def score(args: argparse.Namespace) -> None:
             chunk = [pairs[i] for i in indices]
             sources = [pair["source"] for pair in chunk]
             targets = [pair["target"] for pair in chunk]
-            for scores in run.pair_scores(sources, targets):
+            for scores in run.pair_scores(sources, targets, first_line=1 + indices[0]):
                 write_result(to_json(scores._asdict()) if as_json else f"{scores.log_prob:.6f}")
             terminal.flush()
             advance(len(chunk))
@@ -348,11 +348,13 @@ def embed(args: argparse.Namespace) -> None:
     run = load_run(args)
     if flags_given:
         run = run.with_config({f"task.{name}": value for name, value in flags_given.items()})
+    first_line = 1
     with counted_lines("embedded") as advance:
         for lines in read_batches(terminal.binary_stdin(), most=_LINES_AT_ONCE):
-            for vector in run.embed(lines):
+            for vector in run.embed(lines, first_line=first_line):
                 write_result(json.dumps([float(f"{value:.9g}") for value in vector.tolist()]))
             terminal.flush()
+            first_line += len(lines)
             advance(len(lines))
 
 

@@ -57,9 +57,12 @@ from transformer_jax.summary import Summarized
 from transformer_jax.tasks import TASKS
 from transformer_jax.training.schedules import SCHEDULES
 
-FIXED = ("task", "model", "tokenizer", "data", "optimizer", "lora", "train", "seed")
-"""Sections that stay the same for the life of a run, except for the fields `CHANGEABLE` and for
-growing `train.num_steps` and `optimizer.decay_steps`."""
+FIXED = (
+    *("task", "model", "tokenizer", "data", "optimizer", "lora", "train", "seed"),
+    "eval.best_corpus",  # the scores of saved steps are of that corpus
+)
+"""Sections and fields that stay the same for the life of a run, except for the fields `CHANGEABLE`
+and for growing `train.num_steps` and `optimizer.decay_steps`."""
 CHANGEABLE = (
     *("data.dir", "data.cache_dir", "data.num_workers", "model.attention", "model.scan_layers"),
     *("train.on_spike", "train.spike_factor", "train.callbacks"),
@@ -442,6 +445,18 @@ def model_options(init_from: str | None, architecture: str | None = None) -> dic
     elif (saved, architecture) == ("decoder_only", "encoder_only"):
         del options["architecture"]
     return _parse_tree({"model": options}, Origin("loaded config", f"{init_from}/config.json"))
+
+
+def different_sizes(settings: Settings) -> str:
+    """Lists the sizes of the model that differ from those of the run to start from, for messages;
+    empty if there are none."""
+    options = model_options(settings.train.init_from, settings.model.architecture)
+    pairs = {name: (settings.values.get(name), value) for name, value in options.items()}
+    return ", ".join(
+        f"config.{name} is {size}, and {saved} there"
+        for name, (size, saved) in pairs.items()
+        if size != saved and {type(size), type(saved)} <= {int, type(None)}
+    )
 
 
 def _check_trainable(settings: Settings, defaults: Mapping[str, Any]) -> None:

@@ -55,7 +55,7 @@ from transformer_jax.runs.provenance import (
     run_provenance,
     tokenizer_provenance,
 )
-from transformer_jax.runs.settings import COMMAND, Settings
+from transformer_jax.runs.settings import COMMAND, DEFAULT, Settings
 from transformer_jax.runs.user_modules import Modules, UserModule, load_modules, record_modules
 from transformer_jax.runs.workdir import (
     CHECKPOINTS,
@@ -86,6 +86,7 @@ _IDLE_DATA_FIELDS = (
     *("weights", "cache_dir", "num_workers", "order_seed"),
 )
 """Fields of the section `data` that tokenizers do not depend on."""
+_USED_WITH_COPIED = ("tokenizer.tags", "tokenizer.sampling")
 _SAMPLED_BYTES = 2**28  # of text in blocks, for training a tokenizer
 
 
@@ -283,7 +284,7 @@ def check_same_run(settings: Settings, saved: Settings, workdir: str | Path) -> 
             continue
         old: Any = before.get(name)
         new: Any = now.get(name)
-        fixed = name.partition(".")[0] in FIXED and name not in CHANGEABLE
+        fixed = {name, name.partition(".")[0]} & {*FIXED} and name not in CHANGEABLE
         grows = name == "train.num_steps" and new > old
         if name == "optimizer.decay_steps":
             grows = (new or now["train.num_steps"]) >= (old or before["train.num_steps"])
@@ -382,11 +383,29 @@ def _train_tokenizers(
         parts = (example[side] for example in examples)
         listed[side] = SymbolTokenizer(sorted(symbols_of(settings.task, parts)))
     if settings.tokenizers_from:
-        source = workdir_path(settings.tokenizers_from) / TOKENIZER
+        source = workdir_path(settings.tokenizers_from)
         tags = settings.tokenizer.tag_pieces
-        return copy_tokenizers(source, directory, listed, kind.texts, tags)
+        copied = copy_tokenizers(source / TOKENIZER, directory, listed, kind.texts, tags)
+        _tell_unused(settings, source)
+        return copied
     texts = {side: _lines(examples, parts) for side, parts in kind.texts.items()}
     return train_tokenizers(settings.tokenizer, texts, directory, listed, kind.needs_mask)
+
+
+def _tell_unused(settings: Settings, source: Path) -> None:
+    """Logs the fields of the section `tokenizer` that the user has set otherwise than the run whose
+    tokenizers are copied."""
+    saved = load_json(source / CONFIG).values
+    unused = [
+        name
+        for name, value in settings.values.items()
+        if name.startswith("tokenizer.") and name not in _USED_WITH_COPIED
+        if settings.origin(name) != DEFAULT and not settings.origin(name).is_loaded
+        if value != saved.get(name)
+    ]
+    if unused:
+        message = "%s: not used, because the tokenizers are those of %s, which has other values"
+        logger.warning(message, ", ".join(unused), settings.tokenizers_from)
 
 
 def _labels(
@@ -465,7 +484,9 @@ def scaled_to_data(
     data = f"{len(examples):,} pairs of about {tokens:,} tokens in each language"
     message = "scaled to %s: %s (train.scale_to_data=false takes the config's own values)"
     logger.info(message, data, listed)
-    return override(settings, sizes | {"train.scale_to_data": False})
+    # Others keep their origins: what nobody has set is not told to be unused.
+    lowered = {name: size for name, size in sizes.items() if size < settings.values[name]}
+    return override(settings, lowered | {"train.scale_to_data": False})
 
 
 def _vocabulary_size(settings: Settings, sides: Sequence[Sequence[str]]) -> int:

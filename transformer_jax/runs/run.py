@@ -388,24 +388,35 @@ class Run(Summarized):
         """log P(target | source) of each pair, in nats."""
         return [pair.log_prob for pair in self.pair_scores(sources, targets)]
 
-    def pair_scores(self, sources: Sequence[str], targets: Sequence[str]) -> list[PairScore]:
-        """Scores pairs like `score`, and whether greedy search generates each target."""
+    def pair_scores(
+        self, sources: Sequence[str], targets: Sequence[str], first_line: int = 1
+    ) -> list[PairScore]:
+        """Scores pairs like `score`, and whether greedy search generates each target.
+
+        Lines are numbered from `first_line` in messages.
+        """
         score_pairs = ability(self.task, "score")
         sources = _text_list("score: sources", sources)
         targets = _text_list("score: targets", targets)
         _require_pairs("score", sources, targets)
         batch_size = self.settings.decode.batch_size
         with self.naming_layer(sources):
-            scores: list[PairScore] = score_pairs(self.params, sources, targets, batch_size)
+            scores: list[PairScore] = score_pairs(
+                self.params, sources, targets, batch_size, first_line
+            )
             if any(math.isnan(pair.log_prob) for pair in scores):
                 raise NonFiniteError
         return scores
 
-    def embed(self, lines: Sequence[str]) -> np.ndarray:
-        """The vector of each line, float32 [N, D], as `task.pooling` and `task.normalize` say."""
+    def embed(self, lines: Sequence[str], first_line: int = 1) -> np.ndarray:
+        """The vector of each line, float32 [N, D], as `task.pooling` and `task.normalize` say.
+
+        Lines are numbered from `first_line` in warnings.
+        """
         embed = ability(self.task, "embed")
         texts = _text_list("embed: lines", lines)
-        vectors: np.ndarray = embed(self.params, texts, self.settings.decode.batch_size)
+        batch_size = self.settings.decode.batch_size
+        vectors: np.ndarray = embed(self.params, texts, batch_size, first_line)
         return vectors
 
     def evaluate(

@@ -279,14 +279,15 @@ class Replicas(SingleRun):
         )
         return stacked.replace(frozen=super().abstract_state(init_state).frozen)
 
-    def first_state(self, init_state: InitState, abstract: TrainState) -> TrainState:
+    def first_state(
+        self, init_state: InitState, abstract: TrainState, start: WarmStart | None
+    ) -> TrainState:
         def is_loaded(path: str) -> bool:
             return path.startswith(f"{FROZEN}/")
 
         state = create_state(init_state, self._seeds, abstract, is_loaded).saved
-        if self.warm_start is None:
+        if start is None:
             return state
-        start = WarmStart(self.replica(state, 0).params, self.warm_start, self.has_own_target)
         states = []
         for i in range(len(self.members)):
             fresh = self.replica(state, i)

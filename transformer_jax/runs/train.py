@@ -12,12 +12,14 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
 from ml_collections import ConfigDict
 
+from transformer_jax.checkpoints.step_folder import MisfitError
+from transformer_jax.checkpoints.store import Snapshot
 from transformer_jax.data.batches.pipeline import StackedBatches, TrainBatches
 from transformer_jax.errors import DivergedError, Interrupted, UserError
 from transformer_jax.logs.records import read_records, recorded_splits, with_losses
@@ -31,7 +33,7 @@ from transformer_jax.parallel.engines import Engine
 from transformer_jax.parallel.first_state import create_state
 from transformer_jax.parallel.sharding import bytes_per_device, process_part
 from transformer_jax.runs import build, provenance
-from transformer_jax.runs.config import errors_of
+from transformer_jax.runs.config import different_sizes, errors_of
 from transformer_jax.runs.evaluate import Scores, score_of, selection_metric, validation
 from transformer_jax.runs.prepare import Training, open_training, prepare
 from transformer_jax.runs.run import Run
@@ -55,6 +57,9 @@ from transformer_jax.training.loop import GoodputTimer, Intervals, Loop, Patienc
 from transformer_jax.training.optimizer import count_frozen, unfinished_decay
 from transformer_jax.training.profiling import Profiler, step_bytes, step_products, utilization
 from transformer_jax.training.state import FROZEN, OPTIONAL_FIELDS, TrainState
+
+if TYPE_CHECKING:
+    from transformer_jax.checkpoints.warm_start import WarmStart
 
 logger = logging.getLogger(__name__)
 
@@ -169,29 +174,40 @@ class SingleRun:
         """Shapes, dtypes and shardings of the state."""
         return build.abstract_state(self.settings, init_state, self.engine.mesh)
 
-    @property
-    def warm_start(self) -> Path | None:
-        """The workdir whose parameters training starts from; adapters start from their own."""
+    def open_start(self, shapes: TrainState) -> "WarmStart | None":
+        """Opens the parameters that training starts from, for a state of one run or replica; None
+        for fresh ones, as those of adapters.
+
+        Raises:
+          UserError: they, or frozen ones, are of a model of other sizes; these are named.
+        """
         init_from = self.settings.train.init_from
-        is_base = "base" in self.training.snapshots
-        return workdir_path(init_from) if init_from and not is_base else None
-
-    @property
-    def has_own_target(self) -> bool:
-        """True if the vocabulary of the targets is not one of the run that training starts from."""
-        assert self.warm_start
-        target = self.task.tokenizers.sha256.get("target")
-        if not target:
-            return False
-        return target not in load_tokenizers(self.warm_start / TOKENIZER).sha256.values()
-
-    def first_state(self, init_state: InitState, abstract: TrainState) -> TrainState:
-        """The portable state before the first step, without the frozen parameters."""
-        start = None
-        if self.warm_start:
+        snapshots = self.training.snapshots
+        try:
+            for name, tree in shapes.frozen.items():
+                if isinstance(snapshots[name], Snapshot):  # not predictions of a teacher
+                    snapshots[name].require_fit(tree)
+            if not init_from or "base" in snapshots:
+                return None
             from transformer_jax.checkpoints.warm_start import WarmStart
 
-            start = WarmStart(abstract.params, self.warm_start, self.has_own_target)
+            workdir = workdir_path(init_from)
+            return WarmStart(shapes.params, workdir, self._has_own_target(workdir))
+        except MisfitError as error:
+            sizes = different_sizes(self.settings)
+            if not sizes:
+                raise
+            raise UserError(f"train.init_from: {init_from} is of another model: {sizes}") from error
+
+    def _has_own_target(self, start: Path) -> bool:
+        """Returns True if the vocabulary of the targets is not one of the run in `start`."""
+        target = self.task.tokenizers.sha256.get("target")
+        return bool(target) and target not in load_tokenizers(start / TOKENIZER).sha256.values()
+
+    def first_state(
+        self, init_state: InitState, abstract: TrainState, start: "WarmStart | None"
+    ) -> TrainState:
+        """The portable state before the first step, without the frozen parameters."""
 
         def is_loaded(path: str) -> bool:
             part, _, name = path.partition("/")
@@ -317,7 +333,7 @@ def fit(run: SingleRun, clock: GoodputTimer, until: int | None = None) -> TrainS
     abstract = run.abstract_state(init_state)
     batch = batch_shapes(build.training_lengths(task), rows)
     single = jax.eval_shape(init_state, settings.seed)  # of one replica, or of the run
-    model = step_products(task, single.model_params, batch, single.frozen)
+    model = step_products(task, single, batch, settings.optimizer.frozen)
     parts = build.micro_batches(settings, task, engine.row_shards)
     require_room(settings, abstract, engine, model.largest // parts)
     fixed = count_frozen(settings.optimizer.frozen, single.params)
@@ -330,6 +346,7 @@ def fit(run: SingleRun, clock: GoodputTimer, until: int | None = None) -> TrainS
         if _is_finished(run, point, until):
             return point.take_state()
         batches.set_state(point.data_state)
+    start_from = run.open_start(single) if point is None else None
     for message in (
         describe_unlisted(single.params),
         unfinished_decay(settings.optimizer, settings.model.d_model, settings.train.num_steps),
@@ -344,7 +361,8 @@ def fit(run: SingleRun, clock: GoodputTimer, until: int | None = None) -> TrainS
     _log_attention(settings.model.attention, attention)
     # The step is compiled in the background, while the first state and the first batches are made.
     saved = {} if point is None else point.saved_with
-    point = point or _first_point(run, init_state, abstract)
+    first_point = functools.partial(_first_point, run, init_state, abstract, start_from)
+    point = point or first_point()
     batches.start()
     clock.attribute_rest("starting")
     with clock.measure("compiling"):
@@ -383,7 +401,7 @@ def fit(run: SingleRun, clock: GoodputTimer, until: int | None = None) -> TrainS
                 spiked = error
             with clock.measure("rewinding"):
                 checkpoints.wait()
-                point = _latest_point(run, abstract) or _first_point(run, init_state, abstract)
+                point = _latest_point(run, abstract) or first_point()
             rewinds[point.step] += 1
             _check_rewinds(rewinds, point.step, spiked)
 
@@ -426,9 +444,11 @@ class _ResumePoint:
         return state
 
 
-def _first_point(run: SingleRun, init_state: InitState, abstract: TrainState) -> _ResumePoint:
+def _first_point(
+    run: SingleRun, init_state: InitState, abstract: TrainState, start: "WarmStart | None"
+) -> _ResumePoint:
     """The point before the first step."""
-    state = run.first_state(init_state, abstract)
+    state = run.first_state(init_state, abstract, start)
     state = state.replace(frozen=run.frozen(abstract.frozen))
     return _ResumePoint(0, state, _patience(run.settings))
 

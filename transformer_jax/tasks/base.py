@@ -218,17 +218,23 @@ class CausalTask(BaseTask):
         return jnp.where(_counted(batch), -token_losses.losses, 0.0)  # `nll` has no gradient
 
     def score(
-        self, params: Params, sources: Sequence[str], targets: Sequence[str], batch_size: int
+        self,
+        params: Params,
+        sources: Sequence[str],
+        targets: Sequence[str],
+        batch_size: int,
+        first_line: int = 1,
     ) -> list[PairScore]:
         """Returns log P(target | source) of each pair in nats: of the target's own tokens, without
         an end token. An empty source is the beginning of a text.
 
-        Of a pair longer than the context the last tokens are read, with a warning. Raises UserError
-        if a target alone is longer.
+        Of a pair longer than the context the last tokens are read, with a warning that names the
+        line, counted from `first_line`. Raises UserError if a target alone is longer.
         """
-        lines = enumerate(zip(sources, targets, strict=True), 1)
-        pairs = [self.pair_tokens(number, *pair) for number, pair in lines]
-        return self.score_tokens(params, pairs, batch_size)
+        numbers = range(first_line, first_line + len(sources))
+        lines = zip(numbers, sources, targets, strict=True)
+        pairs = [self.pair_tokens(*line) for line in lines]
+        return self.score_tokens(params, pairs, batch_size, numbers)
 
     def pair_tokens(self, number: int, source: str, target: str) -> ContextTarget:
         """Tokens that are read of the pair of a line, and those that are scored."""
@@ -356,7 +362,12 @@ class Seq2SeqTask(BaseTask):
         return Supervised(inputs, labels, counted)
 
     def score(
-        self, params: Params, sources: Sequence[str], targets: Sequence[str], batch_size: int
+        self,
+        params: Params,
+        sources: Sequence[str],
+        targets: Sequence[str],
+        batch_size: int,
+        first_line: int = 1,
     ) -> list[PairScore]:
         """Returns log P(target | source) of each pair in nats, EOS included. The probability is
         that among all outputs that the model may write.
@@ -368,10 +379,10 @@ class Seq2SeqTask(BaseTask):
             self.encode_pair({"source": source, "target": target})
             for source, target in zip(sources, targets, strict=True)
         ]
-        return self.score_tokens(params, pairs, batch_size)
+        return self.score_tokens(params, pairs, batch_size, first_line)
 
     def score_tokens(
-        self, params: Params, pairs: Sequence[Pair], batch_size: int
+        self, params: Params, pairs: Sequence[Pair], batch_size: int, first_line: int = 1
     ) -> list[PairScore]:
         """Scores pairs of tokens, with special tokens, like `score`."""
         return score_pairs(self.scores, params, pairs, batch_size, self.model.config)

@@ -24,6 +24,7 @@ from transformer_jax.models.encoder_decoder import EncoderDecoder
 from transformer_jax.scoring.labels import classification_scores
 from transformer_jax.tasks.base import LabelingTask
 from transformer_jax.tasks.interface import Batch, Params, Prediction, Supervised
+from transformer_jax.tasks.line_warnings import LineWarnings, collect_warnings
 from transformer_jax.tasks.losses import row_inputs, text_frame
 
 logger = logging.getLogger(__name__)
@@ -63,9 +64,15 @@ class Classification(LabelingTask):
         tokens = self.tokens(_parts(example))
         return {"text": np.array(tokens), "label": np.array([label], np.int32)}
 
-    def tokens(self, parts: Sequence[str]) -> list[int]:
-        """Tokens of a text or a pair, cut to a row. Raises UserError if a row has no room for a
-        token of each text."""
+    def tokens(
+        self,
+        parts: Sequence[str],
+        warnings: LineWarnings | None = None,
+        number: int = 1,
+        name: str = "the text",
+    ) -> list[int]:
+        """Tokens of a text or a pair, cut to a row, with a warning about the line if there are
+        `warnings`. Raises UserError if a row has no room for a token of each text."""
         frame = text_frame(self.model.body, self.tokenizers)
         room = self.max_length - frame.size(len(parts))
         if room < len(parts):
@@ -76,6 +83,11 @@ class Classification(LabelingTask):
                 "special ones among them"
             )
         tokens = [self.tokenizers.text("text").encode(part) for part in parts]
+        count = sum(map(len, tokens))
+        if warnings and count > room:
+            limit = f"(data.max_length is {self.max_length})"
+            message = f"{name} has {count} tokens; only {room} are read {limit}"
+            warnings.add(number, message, f"are cut to {room} tokens {limit}")
         while sum(map(len, tokens)) > room:
             max(tokens, key=len).pop()
         return frame.around(*tokens)
@@ -110,13 +122,22 @@ class Classification(LabelingTask):
         self, params: Params, lines: Sequence[str], decode: DecodeConfig, first_line: int = 1
     ) -> Iterator[list[Prediction]]:
         """Yields the `num_outputs` likeliest labels of each line, a text or text<tab>pair, with
-        their probabilities."""
-        yield from self._rank(params, [line.split("\t", 1) for line in lines], decode)
+        their probabilities. Lines that are longer than a row are cut, with a warning that names
+        them, counted from `first_line`."""
+        yield from self._rank(params, [line.split("\t", 1) for line in lines], decode, first_line)
 
     def _rank(
-        self, params: Params, texts: Sequence[Sequence[str]], decode: DecodeConfig
+        self,
+        params: Params,
+        texts: Sequence[Sequence[str]],
+        decode: DecodeConfig,
+        first_line: int = 1,
     ) -> Iterator[list[Prediction]]:
-        rows = [self.tokens(parts) for parts in texts]
+        with collect_warnings(len(texts)) as warnings:
+            rows = [
+                self.tokens(parts, warnings, number, f"line {number}")
+                for number, parts in enumerate(texts, first_line)
+            ]
         names = self.tokenizers.labels("label").names
         for (probabilities,) in label_rows(self.probabilities, params, rows, decode.batch_size):
             best = np.argsort(-probabilities, kind="stable")[: decode.num_outputs]
@@ -129,7 +150,8 @@ class Classification(LabelingTask):
         names = self.tokenizers.labels("label").names
         if target is not None and target not in names:
             raise UserError(f"{target!r} is not a label of this run; it has {', '.join(names)}")
-        tokens = self.tokens(source.split("\t", 1))
+        with collect_warnings() as warnings:
+            tokens = self.tokens(source.split("\t", 1), warnings)
         texts = np.ones((1, 1), np.int32)  # the segment id of the only text
         inputs = text_inputs(self.model.body, self.tokenizers, source, None, tokens, texts)
         return dataclasses.replace(inputs, gold=() if target is None else (target,))

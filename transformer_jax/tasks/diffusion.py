@@ -152,7 +152,12 @@ class MaskedDiffusion(DocumentTask):
         return total, num_tokens, sums | padding_sums(batch, self.read)
 
     def score(
-        self, params: Params, sources: Sequence[str], targets: Sequence[str], batch_size: int
+        self,
+        params: Params,
+        sources: Sequence[str],
+        targets: Sequence[str],
+        batch_size: int,
+        first_line: int = 1,
     ) -> list[PairScore]:
         """Returns a lower bound of log P(target | source) of each pair in nats, exact for targets
         with few masks, otherwise estimated from `task.diffusion.draws` of them; a target is greedy
@@ -163,7 +168,7 @@ class MaskedDiffusion(DocumentTask):
         """
         tokenizer = self.tokenizers.text("text")
         pairs = []
-        for number, (source, target) in enumerate(zip(sources, targets, strict=True), 1):
+        for number, (source, target) in enumerate(zip(sources, targets, strict=True), first_line):
             (_, *context), tokens = split_tokens(tokenizer, source, target)
             if len(context) + len(tokens) >= self.max_length:
                 raise UserError(

@@ -131,13 +131,13 @@ ABILITIES = {
 }
 """Methods that only some tasks have, and what is said without them:
 
-    score(params, sources, targets, batch_size) -> list[PairScore]
+    score(params, sources, targets, batch_size, first_line=1) -> list[PairScore]
     predict_with_prefixes(params, lines, prefixes, decode, first_line=1): like `Task.predict`; the
         outputs of each line start with its prefix
     stream(params, line, decode): yields the continuation of a line while it is generated
     reply(params, conversation, decode): yields the answer to the question that ends a conversation
     supervised(batch) -> Supervised: the model's inputs, in order, and the labels
-    embed(params, lines, batch_size) -> float32 [N, D]
+    embed(params, lines, batch_size, first_line=1) -> float32 [N, D]
     model_inputs(params, source, target, decode) -> ModelInputs: an example as the model reads it;
         with target None and the model's own output, if the task has targets. UserError if there is
         a target and the task has none

@@ -33,6 +33,14 @@ class LineWarnings:
             self.add(number, message, "have pieces unknown to the tokenizer")
         return ids
 
+    def cut(self, ids: list[int], room: int, limit: str, number: int, name: str) -> list[int]:
+        """The first `room` token ids of the text `name` of a line. That there are more is a
+        warning; `limit` says why."""
+        if len(ids) > room:
+            message = f"{name} has {len(ids)} tokens; only the first {room} are read ({limit})"
+            self.add(number, message, f"are cut to the first {room} tokens ({limit})")
+        return ids[:room]
+
     def log(self, num_lines: int) -> None:
         """Logs the warnings of a call with that many lines."""
         for several, messages in self._kinds.items():

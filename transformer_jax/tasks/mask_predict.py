@@ -147,7 +147,7 @@ class MaskPredict(TextPairs):
         return Supervised(inputs, labels, batch["labels"] > 0)
 
     def score_tokens(
-        self, params: Params, pairs: Sequence[Pair], batch_size: int
+        self, params: Params, pairs: Sequence[Pair], batch_size: int, first_line: int = 1
     ) -> list[PairScore]:
         """Returns a lower bound of log P(target | source) of each pair in nats: the probability of
         the length, and the bound of masked diffusion for the tokens (`bound_masks`), which is
@@ -161,9 +161,9 @@ class MaskPredict(TextPairs):
             target = np.array(pair["target"], np.int32)
             if len(target) >= self.max_target_length:
                 raise UserError(
-                    f"score: the target of line {number + 1} has {len(target)} tokens, more than "
-                    f"the {self.max_target_length - 1} of a row (data.max_target_length); make it "
-                    "shorter"
+                    f"score: the target of line {first_line + number} has {len(target)} tokens, "
+                    f"more than the {self.max_target_length - 1} of a row "
+                    "(data.max_target_length); make it shorter"
                 )
             source = [*pair["source"]]
             rng = np.random.default_rng(target.tolist())  # the same masks wherever the pair is

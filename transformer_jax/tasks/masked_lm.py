@@ -37,7 +37,7 @@ from transformer_jax.tasks.interface import (
     TaskParts,
 )
 from transformer_jax.tasks.language_modeling import DocumentTask, DocumentWindows
-from transformer_jax.tasks.line_warnings import collect_warnings
+from transformer_jax.tasks.line_warnings import LineWarnings, collect_warnings
 from transformer_jax.tasks.losses import row_inputs
 from transformer_jax.tokenization import Tokenizers
 
@@ -195,8 +195,8 @@ class MaskedLanguageModeling(DocumentTask):
         """Yields each line with its [MASK]s filled: output i has the i-th likeliest token of each.
         A score is the probability of these tokens, taken as independent.
 
-        A line is returned unchanged, with a warning that names it, if there is no [MASK] among its
-        first `max_length` tokens.
+        Of a line longer than a row the first tokens are read, and a line without a [MASK] among
+        them is returned unchanged, each with a warning that names it, counted from `first_line`.
 
         Raises:
           UserError: more outputs are requested than there are tokens to choose from.
@@ -207,7 +207,7 @@ class MaskedLanguageModeling(DocumentTask):
                 f"decode: num_outputs is {decode.num_outputs}; the vocabulary has {num_pieces} "
                 "pieces to fill in"
             )
-        tokens = [self._row(line) for line in lines]
+        tokens = self._rows(lines, first_line)
         masked = [i for i, row in enumerate(tokens) if self.mask in row]
 
         batch = PaddedBatch([0], functools.partial(blank_arrays, mask=self.mask))
@@ -228,9 +228,11 @@ class MaskedLanguageModeling(DocumentTask):
         for i, line in enumerate(lines):
             yield results.get(i, [Prediction(line, 1.0)])
 
-    def embed(self, params: Params, lines: Sequence[str], batch_size: int) -> np.ndarray:
+    def embed(
+        self, params: Params, lines: Sequence[str], batch_size: int, first_line: int = 1
+    ) -> np.ndarray:
         """Returns the vector of each line (Reimers and Gurevych 2019), float32 [N, D]. Lines that
-        are longer than a row are cut.
+        are longer than a row are cut, with a warning that names them, counted from `first_line`.
 
         Raises:
           UserError: the run has no pooling.
@@ -240,7 +242,7 @@ class MaskedLanguageModeling(DocumentTask):
                 "embed: task.pooling is not set, which says how vectors of tokens become one; "
                 "set it: --pooling=mean, or cls"
             )
-        rows = [self._row(line) for line in lines]
+        rows = self._rows(lines, first_line)
         vectors = label_rows(self._vectors, params, rows, batch_size)
         return np.array(vectors, np.float32).reshape(len(rows), self.model.config.d_model)
 
@@ -269,15 +271,27 @@ class MaskedLanguageModeling(DocumentTask):
         self, params: Params, source: str, target: str | None, decode: DecodeConfig
     ) -> ModelInputs:
         """Returns a text as the model reads it; all its positions are predicted."""
-        tokens = self._row(source)
+        with collect_warnings() as warnings:
+            tokens = self._row(source, warnings)
         everywhere = as_row(tokens)[1]
         return text_inputs(self.model, self.tokenizers, source, target, tokens, everywhere)
 
-    def _row(self, line: str) -> list[int]:
+    def _rows(self, lines: Sequence[str], first_line: int) -> list[list[int]]:
+        with collect_warnings(len(lines)) as warnings:
+            return [
+                self._row(line, warnings, n, f"line {n}")
+                for n, line in enumerate(lines, first_line)
+            ]
+
+    def _row(
+        self, line: str, warnings: LineWarnings, number: int = 1, name: str = "the text"
+    ) -> list[int]:
         """Tokens of a line, cut to a row, with special tokens."""
         frame = self.specials.encoder
         room = self.max_length - frame.size()
-        return frame.around(self.tokenizers.text("text").encode(line)[:room])
+        ids = self.tokenizers.text("text").encode(line)
+        limit = f"data.max_length is {self.max_length}"
+        return frame.around(warnings.cut(ids, room, limit, number, name))
 
     @functools.cached_property
     def _likeliest(self) -> Callable[..., tuple[jax.Array, jax.Array]]:

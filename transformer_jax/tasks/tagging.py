@@ -22,8 +22,6 @@ from transformer_jax.tasks.interface import Batch, Params, Prediction, Supervise
 from transformer_jax.tasks.line_warnings import collect_warnings
 from transformer_jax.tasks.losses import row_inputs, text_frame
 
-UNTAGGED = "_"
-
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class Tagging(LabelingTask):
@@ -93,13 +91,17 @@ class Tagging(LabelingTask):
         """Yields the tags of each line's words, which spaces separate. A score is the mean
         probability of the tags.
 
-        Words that do not fit into a row are tagged "_", with a warning that names the line.
+        Words that do not fit into a row are tagged "_", or with more of them where that is a tag,
+        with a warning that names the line.
         """
         words = [_words(line) for line in lines]
         rows = [self._tokens(line_words) for line_words in words]
         tokens = [text for text, _ in rows]
         probabilities = label_rows(self.probabilities, params, tokens, decode.batch_size)
         names = self.tokenizers.labels("tags").names
+        mark = "_"
+        while mark in names:  # a gold tag would make it right
+            mark += "_"
         untagged = [
             len(line_words) - len(firsts)
             for line_words, (_, firsts) in zip(words, rows, strict=True)
@@ -111,7 +113,7 @@ class Tagging(LabelingTask):
                     message = f"line {number} is too long: its last {left} {limit}"
                     warnings.add(number, message, f"are too long: their last {limit}")
         for left, (_, firsts), row in zip(untagged, rows, probabilities, strict=True):
-            tags = [names[tag] for tag in row[firsts].argmax(axis=1)] + [UNTAGGED] * left
+            tags = [names[tag] for tag in row[firsts].argmax(axis=1)] + [mark] * left
             score = float(row[firsts].max(axis=1).mean()) if firsts else 1.0
             yield [Prediction(" ".join(tags), score)]
 

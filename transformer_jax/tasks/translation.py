@@ -94,12 +94,8 @@ class TextPairs(Seq2SeqTask):
         if not tokens:
             message = f"{name} is blank, and so is its output"
             warnings.add(number, message, "are blank, and so are their outputs")
-        if len(tokens) > room:
-            limit = f"(data.max_source_length is {self.max_source_length})"
-            message = f"{name} has {len(tokens)} tokens; only the first {room} are read"
-            several = f"are cut to the first {room} tokens {limit}"
-            warnings.add(number, f"{message} {limit}", several)
-        return frame.around(tokens[:room])
+        limit = f"data.max_source_length is {self.max_source_length}"
+        return frame.around(warnings.cut(tokens, room, limit, number, name))
 
 
 @dataclasses.dataclass(frozen=True, repr=False)

@@ -128,7 +128,7 @@ def compile_training(
             f"--batch_size {rows} does not divide among {row_shards(engine.mesh)} devices"
         )
     shapes = batch_shapes(lengths, rows)
-    products = step_products(task, abstract.model_params, shapes, abstract.frozen)
+    products = step_products(task, abstract, shapes, settings.optimizer.frozen)
     require_room(settings, abstract, engine, products.largest)
     start = time.perf_counter()
     with platform.reproducible(settings.train.reproducible):

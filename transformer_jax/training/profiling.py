@@ -2,25 +2,28 @@
 """Profiling: traces of some steps, FLOPs of the model, and hardware utilization.
 
 Model FLOPs utilization (MFU; Chowdhery et al. 2022) counts multiplications and additions in the
-matrix products of the model's forward and backward pass, padding and masked attention included.
+matrix products of the model's forward and backward pass, padding and masked attention included. A
+frozen matrix has no gradient, so it has no product in the backward pass.
 """
 
 import logging
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 import jax
-from jax.extend.core import Jaxpr, Literal, Var, jaxprs_in_params
+import jax.numpy as jnp
+from jax.extend.core import Jaxpr, JaxprEqn, Literal, Var, jaxprs_in_params
 from jax.sharding import Mesh
 
 from transformer_jax.nn.grouped_product import count_without_padding
 from transformer_jax.nn.ops import product_dtype
 from transformer_jax.parallel.engines import CompiledStep
 from transformer_jax.runtime.platform import peak_flops
-from transformer_jax.tasks.interface import Frozen, Task
-from transformer_jax.tasks.teachers import ModelTeacher
+from transformer_jax.tasks.interface import Task
+from transformer_jax.training.optimizer import stop_frozen_gradients
+from transformer_jax.training.state import TrainState
 
 logger = logging.getLogger(__name__)
 
@@ -58,16 +61,22 @@ class Products(NamedTuple):
     Attributes:
       flops: multiplications and additions of all products.
       largest: bytes of the largest result.
+      backward: as `flops`, of the products in the backward pass: one of the same size for each
+        operand that has a gradient.
     """
 
     flops: int
     largest: int
+    backward: int
 
 
-def count_products(function: Callable[..., Any], *abstract: Any) -> Products:
-    """Counts the matrix products of one call, without those of padding in experts' blocks."""
+def count_products(function: Callable[..., Any], params: Any, *abstract: Any) -> Products:
+    """Counts the matrix products of one call, without those of padding in experts' blocks. The
+    first argument alone has gradients."""
     with count_without_padding():
-        return _count(jax.make_jaxpr(function)(*abstract).jaxpr)
+        jaxpr = jax.make_jaxpr(function)(params, *abstract).jaxpr
+    num_params = len(jax.tree.leaves(params))
+    return _count(jaxpr, [i < num_params for i in range(len(jaxpr.invars))])[0]
 
 
 _PRODUCTS = {
@@ -77,43 +86,81 @@ _PRODUCTS = {
 """Primitives of matrix products, and the parameter with the axes that they contract."""
 
 
-def _count(jaxpr: Jaxpr) -> Products:
+def _count(jaxpr: Jaxpr, has_gradient: Sequence[bool]) -> tuple[Products, list[bool]]:
+    """Counts the products, given which inputs have a gradient; returns which outputs have one."""
     flops = 0
     largest = 0
+    backward = 0
+    known = {x for x, flag in zip(jaxpr.invars, has_gradient, strict=True) if flag}
     for equation in jaxpr.eqns:
-        if equation.primitive.name in _PRODUCTS:
-            numbers = equation.params[_PRODUCTS[equation.primitive.name]]
+        name = equation.primitive.name
+        inputs = [isinstance(x, Var) and x in known for x in equation.invars]
+        outputs = [any(inputs) and name != "stop_gradient"] * len(equation.outvars)
+        if name in _PRODUCTS:
+            numbers = equation.params[_PRODUCTS[name]]
             (contracted, _), _ = getattr(numbers, "dot_dimension_numbers", numbers)
             sizes = _array(equation.invars[0]).shape
             product = _array(equation.outvars[0])
-            flops += 2 * math.prod(sizes[axis] for axis in contracted) * math.prod(product.shape)
+            size = 2 * math.prod(sizes[axis] for axis in contracted) * math.prod(product.shape)
+            flops += size
+            backward += size * sum(inputs)
             largest = max(largest, math.prod(product.shape) * product.dtype.itemsize)
-        times = equation.params.get("length", 1) if equation.primitive.name == "scan" else 1
-        for inner in map(_count, jaxprs_in_params(equation.params)):
-            flops += times * inner.flops
-            largest = max(largest, inner.largest)
-    return Products(flops, largest)
+        times = equation.params.get("length", 1) if name == "scan" else 1
+        for inner in jaxprs_in_params(equation.params):
+            is_same = len(inner.invars) == len(inputs)
+            flags = [*inputs] if is_same else [any(inputs)] * len(inner.invars)
+            products, results = _count(inner, flags)
+            carried = _carried(equation, inner) if name == "scan" else ()
+            while any(results[out] > flags[into] for into, out in carried):
+                for into, out in carried:  # it has a gradient if it has one after some iteration
+                    flags[into] |= results[out]
+                products, results = _count(inner, flags)
+            if len(results) == len(outputs):
+                outputs = results
+            flops += times * products.flops
+            backward += times * products.backward
+            largest = max(largest, products.largest)
+        known |= {
+            x
+            for x, flag in zip(equation.outvars, outputs, strict=True)
+            if flag and jnp.issubdtype(_array(x).dtype, jnp.inexact)
+        }
+    has_gradients = [isinstance(x, Var) and x in known for x in jaxpr.outvars]
+    return Products(flops, largest, backward), has_gradients
+
+
+def _carried(scan: JaxprEqn, body: Jaxpr) -> list[tuple[int, int]]:
+    """Inputs and outputs of a loop's body that are carried: all others are constants, which come
+    first, or have another axis outside."""
+
+    def num_same(outside: Sequence[Any], inside: Sequence[Any]) -> int:
+        pairs = zip(outside, inside, strict=True)
+        return sum(_array(one).shape == _array(other).shape for one, other in pairs)
+
+    count = num_same(scan.outvars, body.outvars)
+    first = num_same(scan.invars, body.invars) - count
+    return [(first + i, i) for i in range(count)]
 
 
 def _array(variable: Var | Literal) -> jax.core.ShapedArray:
     return cast(jax.core.ShapedArray, variable.aval)
 
 
-def step_products(task: Task, params: Any, batch: Any, frozen: Frozen) -> Products:
+def step_products(task: Task, state: TrainState, batch: Any, frozen: str | None = None) -> Products:
     """Counts the model's matrix products in a training step, with both passes of R-Drop.
 
-    For each product of the forward pass, the backward pass has two of the same size, one for each
-    operand, also where an operand is frozen; a teacher has a forward pass alone. `largest` is that
-    of the forward pass. A token counts the products that it needs: with experts, those of the
-    chosen ones.
+    `flops` are those of the forward and the backward pass, `largest` is that of the forward pass. A
+    teacher, the base of adapters and parameters that `frozen` (`optimizer.frozen`) matches have no
+    gradient. A token counts the products that it needs: with experts, those of the chosen ones.
     """
+
+    def loss(params: Any, batch: Any, key: Any, trees: Any) -> Any:
+        params = params if frozen is None else stop_frozen_gradients(frozen, params)
+        return task.loss(state.replace(frozen=trees).with_base(params), batch, key, trees)
+
     key = jax.eval_shape(jax.random.key, 0)
-    forward = count_products(task.loss, params, batch, key, frozen)
-    taught = 0
-    teacher = getattr(getattr(task, "loss_options", None), "teacher", None)
-    if isinstance(teacher, ModelTeacher):
-        taught = count_products(teacher.task.loss, frozen["teacher"], batch, None, {}).flops
-    return Products(3 * forward.flops - 2 * taught, forward.largest)
+    forward = count_products(loss, state.params, batch, key, state.frozen)
+    return forward._replace(flops=forward.flops + forward.backward)
 
 
 def step_bytes(step: CompiledStep) -> int:

@@ -89,6 +89,14 @@ def test_a_frame_is_the_data_of_a_config(tmp_path, monkeypatch):
         open_split(read_settings(unlabeled).data, "train")
 
 
+def test_columns_of_objects_are_those_of_all_rows(tmp_path):
+    rows = [{"id": 0}, {"text": "a", "label": 1}, {"text": "b", "label": 2, "pair": "c"}]
+    lines = write(tmp_path / "own.jsonl", "\n".join(map(json.dumps, rows)))
+    array = write(tmp_path / "own.json", json.dumps(rows))
+    for path in (lines, array):
+        assert list(read(path, on_bad_row="skip")) == [{"text": "b", "pair": "c", "label": "2"}]
+
+
 def test_what_is_no_table_is_refused(tmp_path):
     def of(text, name="own.csv", **fields):
         path = tmp_path / str(len(list(tmp_path.iterdir())))
@@ -113,6 +121,9 @@ def test_what_is_no_table_is_refused(tmp_path):
             ),
             "line 2: no label in the column 'label' (columns: text); set": of(
                 '{"text": "a", "label": 1}\n{"text": "b"}', "own.jsonl"
+            ),
+            "line 1: no label in the column 'label' (columns: text); set": of(
+                '{"text": "a"}\n{"text": "b", "label": 1}', "own.jsonl"
             ),
             "data: give a table for each split": partial(stored_tables, pd.DataFrame(REVIEWS)),
             "the columns of 'train' have no names": partial(stored_tables, {"train": ("a", "b")}),

@@ -71,15 +71,15 @@ class Rows:
     columns: Sequence[str] | None = None
 
     def column_names(self) -> list[str]:
-        """Names of the columns, or the keys of the first object; empty if no row is one."""
+        """Names of the columns, or the keys of all objects; empty if no row is one."""
         if self.columns is not None:
             return list(self.columns)
+        names: dict[str, None] = {}
         for item in self.items:
             with contextlib.suppress(ValueError):
                 row = self.parse(item) if self.parse else item
-                if isinstance(row, Mapping):
-                    return list(row)
-        return []
+                names |= dict.fromkeys(row if isinstance(row, Mapping) else ())
+        return list(names)
 
     def where(self, index: int) -> str:
         number = index + 1 if self.numbers is None else self.numbers[index]
@@ -199,7 +199,8 @@ def open_rows(path: str) -> Rows:
       UserError: the file cannot be read, or is none of its kind.
     """
     if path.endswith(".parquet"):
-        return Rows(ParquetTable.open(path), path)
+        parquet = ParquetTable.open(path)
+        return Rows(parquet, path, columns=parquet.table.column_names)
     if has_ending(path, COLUMN_ENDINGS):
         return open_columns(path)
     lines = TextLines(path)

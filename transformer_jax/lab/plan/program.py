@@ -94,6 +94,7 @@ class AbstractTraining:
       rows: of the batch, over all devices.
     """
 
+    settings: Settings
     task: Task
     engine: Engine
     step: TrainStep
@@ -107,8 +108,8 @@ class AbstractTraining:
 
     def model_flops(self) -> int:
         """FLOPs of the model's products in a step, on all devices together."""
-        state = self.state
-        return step_products(self.task, state.model_params, self.batch, state.frozen).flops
+        frozen = self.settings.optimizer.frozen
+        return step_products(self.task, self.state, self.batch, frozen).flops
 
 
 def abstract_training(
@@ -124,7 +125,8 @@ def abstract_training(
     _, step, init_state = build.build_training(settings, task, engine)
     state = build.abstract_state(settings, init_state, engine.mesh)
     rows = build.batch_rows(settings, task, engine.row_shards)
-    return AbstractTraining(task, engine, step, state, batch_shapes(task.lengths, rows), rows)
+    batch = batch_shapes(task.lengths, rows)
+    return AbstractTraining(settings, task, engine, step, state, batch, rows)
 
 
 def memory_of(compiled: jax.stages.Compiled) -> tuple[int, int]:

@@ -24,7 +24,6 @@ from transformer_jax.runs.user_modules import Modules, load_modules
 from transformer_jax.runs.workdir import RESULT
 from transformer_jax.runtime.platform import use_compilation_cache
 from transformer_jax.runtime.progress import Progress, shown
-from transformer_jax.training.profiling import step_products
 
 logger = logging.getLogger(__name__)
 
@@ -135,7 +134,7 @@ def _plan_row(sweep: Sweep, name: str, settings: Settings, folder: Path | None) 
     _, memory = memory_of(training.compile())
     task = training.task
     state = training.state
-    flops = step_products(task, state.model_params, training.batch, state.frozen).flops
+    flops = training.model_flops()
     steps = dict.fromkeys(seed_configs(settings, sweep.seeds), 0)
     saved = None
     if folder is not None:
