@@ -293,14 +293,16 @@ def _write_report(report: Any, form: str) -> None:
 
 
 def _check_verdicts(args: argparse.Namespace) -> None:
-    """Checks the verdicts given, with claim files among them or shipped; or all recorded ones."""
+    """Checks the verdicts given, with claim files among them or shipped; or the recorded ones, on
+    the claims given or on all."""
     from transformer_jax.lab.evidence.claims import check_claim, find_claims
     from transformer_jax.lab.evidence.verdicts import read_verdict, recorded_verdicts
 
     paths = [Path(name) for name in args.names if name.endswith(".json")]
-    claims = find_claims([name for name in args.names if not name.endswith(".json")])
+    files = [name for name in args.names if not name.endswith(".json")]
+    claims = find_claims(files)
     states = {}
-    for path in paths or recorded_verdicts():
+    for path in paths or recorded_verdicts([Path(file).stem for file in files]):
         verdict = read_verdict(path)
         name = verdict["name"]
         if name not in claims:

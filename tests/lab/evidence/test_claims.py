@@ -285,13 +285,21 @@ def test_configs_are_compared_by_the_fields_that_they_set(checked):
     assert was.startswith("config (") and "model.d_ff" in was
 
 
-def test_shipped_claims_are_loaded_and_old_verdicts_are_to_be_decided_again(trained_claim):
+def test_shipped_claims_are_loaded_and_have_verdicts_with_fingerprints(trained_claim, capsys):
     shipped = {name: load_claim(name) for name in shipped_files("claim")}
     assert shipped and all(claim.statement.endswith(".") for claim in shipped.values())
     _, _, verdict = trained_claim
-    for path in verdicts.recorded_verdicts():
-        state = check_claim(read_verdict(path), shipped[path.stem])
-        assert state == ([], "decided before fingerprints; decide again")
+    recorded = {path.stem: read_verdict(path) for path in verdicts.recorded_verdicts()}
+    assert recorded.keys() == shipped.keys()
+    for name, found in recorded.items():
+        parts = {part.partition(" of ")[0] for part in found["digests"]}
+        expected = {"programs"} if shipped[name].experiment else {"step", "evaluation", "order"}
+        assert {"statistic", *expected} <= parts, name
+    old = recorded["small_keys"] | {"digests": {}}
+    state = check_claim(old, shipped["small_keys"])
+    assert state == ([], "decided before fingerprints; decide again")
+    assert main(["claim", "--check", "softmax_saturates"]) == 0
+    assert capsys.readouterr().out.count("\n") == 1
     of_module = verdict | {"modules": ["recall.py"], "configs": {}, "digests": {"statistic": ""}}
     found = check_claim(of_module, shipped["recall_lstm"])  # whose config names its components
     assert "LSTM, RNN were trained by other code" in found.unchecked

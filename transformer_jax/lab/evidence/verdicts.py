@@ -7,7 +7,7 @@ its numbers are computed from (`fingerprints`). `claims.check_claim` computes th
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -45,16 +45,19 @@ def read_verdict(path: Path) -> dict[str, Any]:
     return verdict
 
 
-def recorded_verdicts() -> list[Path]:
-    """Files of the verdicts on shipped claims (experiments/results/claims of a checkout).
+def recorded_verdicts(claims: Collection[str] = ()) -> list[Path]:
+    """Files of the verdicts on shipped claims (experiments/results/claims of a checkout); of those
+    given, or of all.
 
     Raises:
       UserError: there are none.
     """
     folders = {path.resolve().parents[1] for path in shipped_files("claim").values()}
     paths = [path for folder in folders for path in folder.glob("results/claims/*.json")]
+    paths = [path for path in paths if not claims or path.stem in claims]
     if not paths:
-        raise UserError("there are no recorded verdicts here; name the files of verdicts")
+        about = f" on {', '.join(claims)}" if claims else ""
+        raise UserError(f"there are no recorded verdicts{about} here; name the files of verdicts")
     return sorted(paths)
 
 
