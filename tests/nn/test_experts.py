@@ -18,6 +18,7 @@ from transformer_jax.models.decoder_only import DecoderOnly
 from transformer_jax.nn import auxiliary
 from transformer_jax.nn.config import TransformerConfig
 from transformer_jax.nn.experts import Experts, ExpertsOptions, route
+from transformer_jax.nn.feed_forward import ACTIVATIONS
 from transformer_jax.nn.layers import count_active
 from transformer_jax.training.optimizer import OptimizerConfig, make_optimizer
 from transformer_jax.training.profiling import count_products
@@ -103,6 +104,26 @@ def test_experts_equal_a_slow_loop(name, inputs, random_params):
         expected = slow_loop(params, inputs, options, capacity=True)
         assert np.abs(expected - slow_loop(params, inputs, options)).max() > 0.1
         np.testing.assert_allclose(found, expected, atol=1e-5)
+
+
+@dataclasses.dataclass(frozen=True)
+class SlopeOptions:
+    slope: float = 1.0
+
+
+def test_an_activation_of_experts_has_its_options(with_entries, inputs, random_params):
+    def sloped(x, options):
+        return options.slope * jax.nn.silu(x)
+
+    sloped.options = SlopeOptions
+    with_entries(ACTIVATIONS, {"sloped": sloped})
+    options = CASES["mixtral"]
+    config = experts_config(options, activation="sloped")
+    layer = Experts(dataclasses.replace(config, options=(options, SlopeOptions(2.0))))
+    variables = random_params(layer, inputs, True, REAL)
+    found = jax.jit(layer.apply, static_argnums=2)(variables, inputs, True, REAL)
+    expected = 2 * slow_loop(variables["params"], inputs, options)
+    np.testing.assert_allclose(found, expected, atol=1e-5)
 
 
 def test_gradients_equal_those_of_a_dense_mixture(inputs, random_params):

@@ -128,6 +128,19 @@ def test_each_layer_computes_as_its_config_says(random_params):
         np.testing.assert_allclose(found[f"layer_{i}"]["__call__"][0][0], x, rtol=1e-5, atol=1e-5)
 
 
+def test_a_field_of_every_layer_is_that_of_the_model(random_params):
+    """DeBERTa's three terms have one scale, that of the layer."""
+    changes = {"attention_scale": 0.3, "logit_cap": 2.0, "num_key_value_heads": 1}
+    config = dataclasses.replace(CONFIG, positions="deberta", max_distance=3, num_layers=1)
+    whole, patterned = (
+        DecoderOnly(dataclasses.replace(config, **fields))
+        for fields in (changes, {"layers": (changes,)})
+    )
+    variables = random_params(whole, *PADDED)
+    logits = apply(whole, variables, *PADDED)
+    np.testing.assert_allclose(apply(patterned, variables, *PADDED), logits, atol=1e-5)
+
+
 def test_positions_in_embeddings_cannot_be_left_out_by_a_layer():
     config = dataclasses.replace(CONFIG, layers="positions=none", positions="sinusoidal")
     init = partial(jax.eval_shape, EncoderOnly(config).init, jax.random.key(0), PADDED[0])

@@ -25,8 +25,9 @@ CONFIG = small_config(depth=2, norm_placement="pre")
     [
         {"positions": "relative", "num_layers": 2},
         {"positions": "t5", "layers": "attention_window=2 | default", "num_layers": 5},
+        {"positions": "none", "layers": "2 x default | attention_window=2", "num_layers": 2},
     ],
-    ids=["tables in each layer", "a table that all layers use"],
+    ids=["tables in each layer", "a table that all layers use", "part of a period"],
 )
 def test_scanned_layers_are_unrolled_layers(changes, random_params):
     """Two periods of windows, whose tables alone are beside the stack, and a layer after them."""

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Attention layers that compute weights in another way: sinks, additive scores."""
 
+import dataclasses
 import math
 from functools import partial
 
@@ -12,8 +13,10 @@ from tests.compiled import apply, decode
 from tests.models.texts import PADDED, TOGETHER
 from transformer_jax.models.decoder_only import DecoderOnly
 from transformer_jax.nn import fused_attention
+from transformer_jax.nn.attention import MultiHeadAttention
 from transformer_jax.nn.attention_variants import AdditiveAttention, SinkAttention, SinkOptions
 from transformer_jax.nn.config import TransformerConfig
+from transformer_jax.nn.layers import ATTENTION_LAYERS
 from transformer_jax.nn.parameters import parameter_at
 
 RNG = np.random.default_rng(0)
@@ -74,13 +77,21 @@ def test_an_additive_score_equals_its_formula(random_params):
         np.testing.assert_allclose(found[0, h, i, j], expected, rtol=1e-5, atol=1e-6)
 
 
-def test_no_fused_kernel_computes_them(model, variables, monkeypatch):
+class Halved(MultiHeadAttention):
+    def weigh(self, weights, deterministic):
+        return weights / 2
+
+
+@pytest.mark.parametrize("layer", [SinkAttention, AdditiveAttention, Halved])
+def test_no_fused_kernel_computes_them(layer, with_entries, monkeypatch):
+    with_entries(ATTENTION_LAYERS, {"own": layer})
+    model = DecoderOnly(dataclasses.replace(CONFIG, attention_layer="own", positions="t5"))
     asked = []
     plain = fused_attention.KernelChoice("plain")
     monkeypatch.setattr(
         fused_attention, "choose_kernel", lambda *arguments: asked.append(arguments[2]) or plain
     )
-    jax.eval_shape(lambda: model.apply(variables, *PADDED))
+    jax.eval_shape(lambda: model.init(jax.random.key(0), *PADDED))
     assert [requirements.own_steps for requirements in asked] == [True] * 2
 
 

@@ -78,7 +78,8 @@ class MultiHeadAttention(AttentionLayer):
     The weights [B, H, T, S] pass through the method `weigh` and the heads' outputs [B, T, H, V]
     through `combine`; callers read or replace the results (`nn.hooks`). On request they are sown as
     intermediates, "weights" (before dropout) and "heads". Subclasses may replace `score`,
-    `logit_bias`, `visible` and `normalize`, which make the weights; no fused kernel is used then.
+    `logit_bias`, `visible` and `normalize`, which make the weights, and `weigh`; no fused kernel is
+    used then.
     """
 
     reads: ClassVar[Collection[str]] = (
@@ -303,7 +304,7 @@ class MultiHeadAttention(AttentionLayer):
         return value
 
     def _has_own_steps(self) -> bool:
-        steps = ("score", "normalize", "logit_bias", "visible")
+        steps = ("score", "normalize", "logit_bias", "visible", "weigh")
         return any(getattr(type(self), k) is not getattr(MultiHeadAttention, k) for k in steps)
 
     def _fused_kernel(

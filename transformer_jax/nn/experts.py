@@ -297,7 +297,7 @@ def _weighted_outputs(
 ) -> Features:
     """Weighted sum of the chosen experts' outputs of each token. `kernels` are inner, gate (if the
     network is gated) and outer matrices; `most` bounds the choices of an expert in a row."""
-    activation = ACTIVATIONS.find(config.activation)
+    activation = ACTIVATIONS.configured(config.activation, config)
     dtype = product_dtype(config.dtype)
     num_experts = kernels[0].shape[0]
     groups = group_rows(experts.reshape(-1), num_experts, most * x.shape[0] * num_experts)

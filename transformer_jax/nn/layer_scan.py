@@ -112,8 +112,9 @@ def scan_layers(stack: Any, apply: Callable[[Any, jax.Array], jax.Array], x: jax
     rows = period // len(names)  # layers of each stacked subtree in a period
     whole = count * rows
     groups = jax.tree.map(lambda leaf: leaf[:whole].reshape(count, rows, *leaf.shape[1:]), numbered)
-    x, added = jax.lax.scan(step, x, groups)
-    auxiliary.add_sums(stack, jax.tree.map(lambda sums: sums.sum(0), added))
+    if count:  # a stack may end within its first period
+        x, added = jax.lax.scan(step, x, groups)
+        auxiliary.add_sums(stack, jax.tree.map(lambda sums: sums.sum(0), added))
     if count * period < depth:  # the last period is not whole
         x, added = step(x, jax.tree.map(lambda leaf: leaf[whole:], numbered))
         auxiliary.add_sums(stack, added)

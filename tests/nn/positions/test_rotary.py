@@ -137,11 +137,18 @@ def test_layers_with_a_window_may_have_a_theta_of_their_own_and_no_scaling():
     np.testing.assert_allclose(rotated(1), turned(x, **others), atol=1e-6)
 
 
-def test_layers_may_have_options_of_a_scaling_of_their_own():
+class Backward(RotaryPositions):
+    def rotate(self, query, key, positions):
+        return super().rotate(query, key, -positions)
+
+
+@pytest.mark.parametrize(("kind", "turn"), [(RotaryPositions, 1), (Backward, -1)])
+def test_layers_may_have_options_of_a_scaling_of_their_own(kind, turn):
+    """Other rotations, too, which a user derives from these."""
     config = TransformerConfig(rope_scaling="yarn", rope_factor=4.0)
     layer = dataclasses.replace(config, options=(YarnOptions(attention_factor=2.0),))
     x = RNG.normal(size=(2, 4, 3, 8)).astype(np.float32)
-    encoding = RotaryPositions(config)
+    encoding = kind(config)
     rotated = encoding.of_layer(layer).rotate(x, x, PLACES)[0]
-    np.testing.assert_allclose(rotated, RotaryPositions(layer).rotate(x, x, PLACES)[0])
+    np.testing.assert_allclose(rotated, RotaryPositions(layer).rotate(x, x, turn * PLACES)[0])
     assert encoding.of_layer(config) is encoding

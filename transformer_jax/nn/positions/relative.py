@@ -195,7 +195,7 @@ class DisentangledPositions(PositionEncoding):
         )
         dtype = product_dtype(self.config.dtype)
         scale = math.sqrt(query.shape[-1])
-        distance_scale = self.config.query_scale / (math.sqrt(3) * scale)
+        distance_scale = layer_part.config.query_scale / (math.sqrt(3) * scale)
         to_distance = _query_products(query / scale, distance_key, dtype)
         from_distance = _key_products(key, distance_query * distance_scale, dtype)
         return take_by_distance(to_distance, rows) + jnp.swapaxes(

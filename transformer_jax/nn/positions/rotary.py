@@ -42,7 +42,7 @@ class RotaryPositions(PositionEncoding):
         names = [name for name in fields if name.startswith("rope_")]
         if all(getattr(config, name) == getattr(self.config, name) for name in (*names, "options")):
             return self
-        return RotaryPositions(config, self.causal, parent=None)
+        return type(self)(config, self.causal, parent=None)
 
     def rotate(self, query: Queries, key: Keys, positions: Positions) -> tuple[Queries, Keys]:
         c = self.config
