@@ -122,6 +122,18 @@ def test_trained_rows_are_decided_once_and_named_by_digests(trained_claim, tmp_p
     assert second.name == "seed_1"  # not the first one that is there
 
 
+def test_a_row_that_another_claim_has_with_another_config_is_trained_apart(trained_claim, tmp_path):
+    claim, workdir, before = trained_claim
+    copy = shutil.copytree(workdir, tmp_path / "copy")
+    wider = dataclasses.replace(claim, name="wider", base={**claim.base, "model.d_ff": 24})
+    found = tj.decide(wider, copy, progress=False).record
+    assert found["values"] != before["values"] and (copy / "wider" / "learns").exists()
+    assert found["configs"]["learns"]["model.d_ff"] == 24
+    again = tj.decide(wider, copy, progress=False).record
+    assert again["values"] == found["values"] and not (copy / "wider" / "wider").exists()
+    assert tj.decide(claim, copy, progress=False).record["digests"] == before["digests"]
+
+
 def test_a_seed_that_diverged_has_no_measure(monkeypatch, tmp_path):
     row = Row("learns", {"loss": [1.0, math.nan]}, 1, 1.0, 1.0)
     workdirs = [tmp_path / f"seed_{number}" for number in range(2)]
@@ -142,15 +154,12 @@ def test_what_cannot_be_decided_is_refused(trained_claim, tmp_path):
     copy = shutil.copytree(workdir, tmp_path / "copy")
     tj.decide(drawn(1.0), tmp_path / "claim")
     other = tj.Claim("Else.", ROWS, experiment=lambda seed: (0.0, 1.0 + seed))
-    rows = {"learns": {"model.d_ff": 8}, "hardly": {}}
-    other_row = dataclasses.replace(claim, name="other", rows=rows)
     same = dataclasses.replace(claim, rows={"as is": {}, "stated": {"seed": 0}})
     accuracy = dataclasses.replace(claim, name="accuracy", metric="valid/accuracy")
     of_one_row = stated(config="quickstart", measure={"a": len, "b": len})
     assert_refused(
         {
             "another claim": lambda: tj.decide(other, tmp_path / "claim"),
-            "learns": lambda: tj.decide(other_row, copy, progress=False),
             "higher valid/accuracy is better": lambda: tj.decide(accuracy, copy, progress=False),
             "as is and stated have the same config": lambda: same.configs({}),
             "compares two": stated(rows={"one": {}}),

@@ -31,7 +31,7 @@ from transformer_jax.lab.evidence.verdicts import (
 )
 from transformer_jax.lab.report import Report, json_number
 from transformer_jax.lab.sweeps.definition import Sweep, load_definition
-from transformer_jax.lab.sweeps.results import PLACES
+from transformer_jax.lab.sweeps.results import PLACES, asked_of, is_of_other_config
 from transformer_jax.lab.sweeps.shared_folder import folder_name
 from transformer_jax.lab.sweeps.sweep import run_sweep
 from transformer_jax.runs import provenance
@@ -43,7 +43,15 @@ from transformer_jax.runs.run import Run
 from transformer_jax.runs.settings import Settings
 from transformer_jax.runs.shipped import shipped_files, shipped_modules
 from transformer_jax.runs.user_modules import Modules, load_modules, recorded_modules
-from transformer_jax.runs.workdir import CONFIG, SWEEP, VERDICT, lock_workdir, open_for_writing
+from transformer_jax.runs.workdir import (
+    CONFIG,
+    RESULT,
+    SWEEP,
+    VERDICT,
+    lock_workdir,
+    open_for_writing,
+    workdir_within,
+)
 from transformer_jax.runtime.files import write_atomic
 from transformer_jax.scoring import require_direction
 from transformer_jax.scoring.sequential import (
@@ -203,15 +211,15 @@ def decide_claim(
     """Trains seeds until the claim is decided or its looks end; writes `NAME.verdict.json`, which
     the report has as JSON.
 
-    Claims may share a workdir: rows of the same name and config are trained once.
+    Claims may share a workdir: rows of the same name and config are trained once. Where a row of
+    this name and another config is there, the claim's rows are in a folder of its own name.
 
     Args:
       workdir: for the runs; a decision that stopped is resumed.
       overrides: config fields of both rows, such as `data.dir`.
 
     Raises:
-      UserError: as `run_sweep`; or the workdir holds another claim of this name, or a row of this
-        name with another config.
+      UserError: as `run_sweep`; or the workdir holds another claim of this name.
     """
     overrides = overrides or {}
     fields = {name: value for name, value in overrides.items() if name not in PLACES}
@@ -228,7 +236,8 @@ def decide_claim(
                     "choose another --workdir, or delete the file to decide again with the runs "
                     "that are there"
                 )
-        values, seconds, decision = _decide(claim, handle.folder, overrides, modules, progress)
+        folder = _rows_folder(claim, handle.folder, configs)
+        values, seconds, decision = _decide(claim, folder, overrides, modules, progress)
         verdict = {
             "name": claim.name,
             "statement": claim.statement,
@@ -249,11 +258,23 @@ def decide_claim(
             "asked": asked,
             "configs": stated_configs(configs),
             "modules": [module.name for module in user_modules],
-            "digests": _digests(claim, configs, modules, handle.folder, decision.seeds),
+            "digests": _digests(claim, configs, modules, folder, decision.seeds),
             "machine": provenance.machine_provenance(),
         }
         write_atomic(path, json.dumps(verdict, indent=2) + "\n")
     return verdict_report(verdict)
+
+
+def _rows_folder(claim: Claim, workdir: Path, configs: Mapping[str, Settings]) -> Path:
+    """Folder of a claim's rows: the workdir, which others share, or one in it."""
+    if claim.experiment is not None:
+        return workdir
+    sweep = claim.sweep(1)
+    for row, settings in configs.items():
+        path = workdir / folder_name(row) / RESULT
+        if is_of_other_config(path, asked_of(sweep, settings)):
+            return workdir_within(workdir, claim.name or "claim")
+    return workdir
 
 
 def _decide(

@@ -106,6 +106,15 @@ def saved_row(path: Path, name: str, asked: Mapping[str, Any], *, warns: bool = 
     return None if reason else result.row
 
 
+def is_of_other_config(path: Path, asked: Mapping[str, Any]) -> bool:
+    """Whether a file is the result of a row with other fields than `asked`, wherever its data
+    are."""
+    result = _result(_content(path), "", str(path), "")
+    fields = _fields(asked, "")
+    before = {} if result is None else {name: result.fields.get(name) for name in fields}
+    return result is not None and bool(_differing_content(before, fields, PLACES))
+
+
 def warn_of_other_rows(folder: SweepFolder, names: Collection[str]) -> None:
     """Warns if the folder's table has rows that are not among `names`, of another sweep or of an
     earlier form of this one: the tables will leave them out."""
