@@ -175,12 +175,14 @@ def _canonical_options(model: TransformerConfig) -> dict[str, Any]:
     """Options that determine a model's results, each written in one way."""
     named = {field.name: getattr(model, field.name) for field in dataclasses.fields(model)}
     del named["options"]
-    own = [
-        {name: value for name, value in overrides.items() if not _is_default(model, name, value)}
+    # An override that equals the model's own value changes nothing.
+    effective = [
+        {name: value for name, value in overrides.items() if _differs(model, name, value)}
         for overrides in model.pattern
     ]
-    named["layers"] = pattern_text(own) if any(own) else None
-    for layer in map(model.of_layer, range(len(model.pattern))):
+    named["layers"] = pattern_text(effective) if any(effective) else None
+    layers = [model.of_layer(i) for i in range(len(model.pattern))]
+    for layer in layers:
         named |= _component_options(layer)
     named |= {"key_size": model.d_k, "value_size": model.d_v}
     named["num_key_value_heads"] = model.key_value_heads
@@ -194,8 +196,8 @@ def _canonical_options(model: TransformerConfig) -> dict[str, Any]:
         named["tie_embeddings"] = "all" if tied else "none"
     if model.positions == "t5" and model.max_distance is None:
         named["max_distance"] = 128  # what None means
+    # A field counts if any layer reads it.
     unread = set(_NOT_COMPARED)
-    layers = [model.of_layer(i) for i in range(len(model.pattern))]
     for registry in (MODELS, POSITIONS, SCALINGS, ATTENTION_LAYERS, FEED_FORWARDS):
         chooser = registry.field.removeprefix("model.")
         by_layer = [registry.unread[getattr(layer, chooser)] for layer in layers]
@@ -203,9 +205,9 @@ def _canonical_options(model: TransformerConfig) -> dict[str, Any]:
     return {name: value for name, value in named.items() if name not in unread}
 
 
-def _is_default(model: TransformerConfig, name: str, value: Any) -> bool:
-    """Whether a layer's override is what the model has in any case."""
-    return name != PARAMETERS and value == option_value(model, name)
+def _differs(model: TransformerConfig, name: str, value: Any) -> bool:
+    """Returns True if a layer's override differs from the model's value, or shares parameters."""
+    return name == PARAMETERS or value != option_value(model, name)
 
 
 def _component_options(layer: TransformerConfig) -> dict[str, Any]:

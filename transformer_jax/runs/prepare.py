@@ -484,7 +484,7 @@ def scaled_to_data(
     data = f"{len(examples):,} pairs of about {tokens:,} tokens in each language"
     message = "scaled to %s: %s (train.scale_to_data=false takes the config's own values)"
     logger.info(message, data, listed)
-    # Others keep their origins: what nobody has set is not told to be unused.
+    # Others keep their origins, so that no warning names fields that nobody has set.
     lowered = {name: size for name, size in sizes.items() if size < settings.values[name]}
     return override(settings, lowered | {"train.scale_to_data": False})
 

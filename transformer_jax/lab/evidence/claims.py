@@ -498,7 +498,7 @@ def _digests(
 
 
 def _is_trained_here(workdir: Path) -> bool:
-    """Whether the code, libraries, processor and modules of a run are those of this process."""
+    """Returns True if a run's code, libraries, processor and modules are those of this process."""
     here = {**provenance.machine_provenance(), provenance.CODE: provenance.code_version()}
     saved = provenance_of(workdir)
     with contextlib.suppress(UserError):  # a module that it was given is not here

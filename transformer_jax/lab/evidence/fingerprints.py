@@ -263,7 +263,7 @@ def _instructions(code: types.CodeType, names: Mapping[str, Any], visited: list[
 
 
 def _members(owner: type) -> list[Any]:
-    """What a class of the user's own and its bases define, without what Python adds."""
+    """Members of a class of the user's own and of its bases, without those that Python adds."""
     return [
         (name, member)
         for base in owner.__mro__
@@ -281,7 +281,7 @@ def _attributes(instance: Any) -> Any:
 
 
 def _is_own(value: Any) -> bool:
-    """Whether a module, a class or the class of an instance is the user's own."""
+    """Returns True if a module, a class or the class of an instance is the user's own."""
     if isinstance(value, types.ModuleType):
         return _is_part(getattr(value, "__file__", None), _OWN)
     name = (value if isinstance(value, type) else type(value)).__module__
@@ -289,7 +289,7 @@ def _is_own(value: Any) -> bool:
 
 
 def _is_part(path: str | None, parts: Sequence[str] = _FOLLOWED) -> bool:
-    """Whether a file is the user's own or in one of these parts of the package."""
+    """Returns True if a file is the user's own or in one of these parts of the package."""
     if path is None:  # of a module in Python itself
         return False
     file = Path(path)

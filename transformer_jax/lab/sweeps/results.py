@@ -107,8 +107,8 @@ def saved_row(path: Path, name: str, asked: Mapping[str, Any], *, warns: bool = 
 
 
 def is_of_other_config(path: Path, asked: Mapping[str, Any]) -> bool:
-    """Whether a file is the result of a row with other fields than `asked`, wherever its data
-    are."""
+    """Returns True if a file is the result of a row with other fields than `asked`; the places of
+    data do not count."""
     result = _result(_content(path), "", str(path), "")
     fields = _fields(asked, "")
     before = {} if result is None else {name: result.fields.get(name) for name in fields}
