@@ -67,3 +67,15 @@ def test_dropout_acts_on_embeddings_and_residuals(variables, logits):
         dropping = DecoderOnly(dataclasses.replace(SMALL, **{"dropout_rate": 0.0, rate: 0.5}))
         dropped = apply(dropping, variables, *TOGETHER, deterministic=False, rngs=rngs)
         assert not np.allclose(dropped, logits)
+
+
+@pytest.mark.parametrize("attention_layer", ["prefix", "bidirectional"])
+def test_positions_tell_later_tokens_apart_where_a_layer_sees_them(attention_layer, random_params):
+    """T5 has buckets of later tokens where they are seen (Raffel et al. 2020, section 2.1)."""
+    options = {"positions": "t5", "num_layers": 1, "start_id": 1, "norm_placement": "pre"}
+    model = DecoderOnly(dataclasses.replace(SMALL, attention_layer=attention_layer, **options))
+    rows = jnp.array([[3, 4, 5, 6, 1], [3, 6, 5, 4, 1]])  # the second and the fourth exchanged
+    row = jnp.broadcast_to(jnp.arange(5), rows.shape)
+    inputs = (rows, row, jnp.ones_like(rows))
+    logits = apply(model, random_params(model, *inputs), *inputs)
+    assert np.abs(logits[0, 0] - logits[1, 0]).max() > 1e-3

@@ -15,6 +15,7 @@ from jaxtyping import Array, Bool, Float, Int
 from transformer_jax.nn.cache import Cache, at_prompt_ends, state_bytes
 from transformer_jax.nn.config import TransformerConfig
 from transformer_jax.nn.embeddings import Embedding, InputEmbedding, Unprojected
+from transformer_jax.nn.layers import is_causal
 from transformer_jax.nn.masks import PerToken, row_places
 from transformer_jax.nn.ring_attention import balance, restore_order
 from transformer_jax.nn.sublayers import Sequences
@@ -45,7 +46,7 @@ class DecoderOnly(nn.Module):
     def setup(self) -> None:
         c = self.config
         self.embedding = Embedding(c, c.vocab_size)
-        self.input = InputEmbedding(c, causal=True)
+        self.input = InputEmbedding(c, is_causal(c))
         self.decoder = Decoder(c, c.num_layers, attends_to_encoder=False)
         tied = c.tie_embeddings in ("all", "target")
         self.projection = self.embedding if tied else Embedding(c, c.vocab_size)
@@ -72,7 +73,8 @@ class DecoderOnly(nn.Module):
         balanced = undivided_reason(self.config) is None
         tokens, positions, segment_ids = balance(rows) if balanced else rows
         x = self.input(self.embedding.embed(tokens), positions, deterministic)
-        sequences = Sequences.packed(self.input.position_encoding, positions, segment_ids, tokens)
+        encoding = self.input.position_encoding
+        sequences = Sequences.packed(encoding, positions, segment_ids, tokens, causal=True)
         x, _ = self.decoder(x, sequences, deterministic=deterministic)
         return restore_order(x) if balanced else x
 

@@ -17,6 +17,7 @@ from transformer_jax.nn.cache import Cache, EncoderOutput, Memory, at_prompt_end
 from transformer_jax.nn.config import TransformerConfig
 from transformer_jax.nn.dropout import Dropout
 from transformer_jax.nn.embeddings import Embedding, Unprojected
+from transformer_jax.nn.layers import is_causal
 from transformer_jax.nn.masks import PerToken, Segments, padding_mask, row_places
 from transformer_jax.nn.norms import make_norm
 from transformer_jax.nn.positions import encoding_class
@@ -156,7 +157,7 @@ class EncoderDecoder(Seq2Seq):
         c = self.config
         encoding = encoding_class(c)
         self.source_encoding = encoding(c, name="source_positions")
-        self.target_encoding = encoding(c, causal=True, name="target_positions")
+        self.target_encoding = encoding(c, is_causal(c), name="target_positions")
         if c.embedding_norm:
             self.source_norm = make_norm(c)
             self.target_norm = make_norm(c)
@@ -181,7 +182,7 @@ class EncoderDecoder(Seq2Seq):
         target = balance(target) if balanced else target
         visible = Segments(target.segment_ids, source_segment_ids)
         sequences = Sequences.packed(
-            self.target_encoding, target.positions, target.segment_ids, target.ids
+            self.target_encoding, target.positions, target.segment_ids, target.ids, causal=True
         )
         x = self._embed_target(target.ids, target.positions, deterministic)
         x, _ = self.decoder(x, sequences, EncoderOutput(encoded, visible), deterministic)

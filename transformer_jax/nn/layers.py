@@ -51,9 +51,17 @@ def feed_forward_class(config: TransformerConfig) -> type[FeedForwardLayer]:
 
 
 def looks_ahead(config: TransformerConfig) -> list[bool]:
-    """Whether each layer of the pattern sees later tokens in a decoder, too."""
+    """Whether each layer of the pattern sees all later tokens in a decoder, too."""
     layers = map(config.of_layer, range(len(config.pattern)))
     return [issubclass(attention_class(layer), BidirectionalAttention) for layer in layers]
+
+
+def is_causal(config: TransformerConfig) -> bool:
+    """Whether no layer of a decoder sees a later token, so that positions need not tell them
+    apart."""
+    layers = map(config.of_layer, range(len(config.pattern)))
+    see_later = (BidirectionalAttention, PrefixAttention)
+    return not any(issubclass(attention_class(layer), see_later) for layer in layers)
 
 
 def check_layers(config: TransformerConfig, num_layers: int, causal: bool) -> None:

@@ -65,9 +65,11 @@ class Sequences(struct.PyTreeNode):
         positions: Int[Array, "N T"],
         segment_ids: Int[Array, "N T"],
         tokens: Int[Array, "N T"] | None = None,
+        causal: bool | None = None,
     ) -> "Sequences":
-        """Sentences packed into rows, with a look-ahead mask if the encoding is causal."""
-        segments = Segments(segment_ids, segment_ids, encoding.causal)
+        """Sentences packed into rows, with a look-ahead mask if `causal`; None: as the encoding."""
+        is_causal = encoding.causal if causal is None else causal
+        segments = Segments(segment_ids, segment_ids, is_causal)
         mask = segments.mask() if per_device.axis("sequence") is None else None
         return cls(encoding, positions, mask, segments, segment_ids > 0, tokens=tokens)
 

@@ -30,7 +30,7 @@ class PositionEncoding(nn.Module):
     Positions are integers that restart at 0 in each packed sentence.
 
     Attributes:
-      causal: True if queries see only themselves and earlier tokens, as in a decoder.
+      causal: True if queries see only themselves and earlier tokens, as in most decoders.
       reads: config fields, "section.field", that this class reads and others may not. Such a field
         is rejected if it is set and nothing reads it.
       layer_part: class of a module that each self-attention creates for the encoding, with its own
