@@ -22,6 +22,7 @@ def test_impossible_configs_are_refused():
         return lambda: TransformerConfig(**fields)
 
     heads = {"d_model": 10, "num_heads": 3}
+    windows = {"attention_window": 8, "encoder_window": 9}
     divide = "num_heads 3 does not divide d_model 10; choose sizes that divide or set"
     assert_refused(
         {
@@ -29,9 +30,14 @@ def test_impossible_configs_are_refused():
             f"{divide} value_size": config(**heads, key_size=4),
             "num_key_value_heads 3 does not divide": config(num_heads=8, num_key_value_heads=3),
             "dtype is 'both', not one of auto, float32, bfloat16": config(dtype="both"),
+            "encoder_window replaces model.attention_window": config(encoder_window=9),
+            "which no layer has": config(
+                **windows, layers="attention_window=4 | attention_window=none"
+            ),
         }
     )
     assert config(**heads, key_size=4, value_size=2)().d_v == 2
+    config(**windows, layers="default | attention_window=none")()
 
 
 def test_a_config_uses_no_device(monkeypatch):

@@ -228,8 +228,9 @@ class TransformerConfig(Configurable):
         object.__setattr__(self, "layers", pattern_text(self.layers))
         check_fields(self)
         self._check_heads()
-        if self.encoder_window is not None and self.attention_window is None:
-            raise ValueError("encoder_window replaces attention_window, which is not set")
+        has_own = ["attention_window" in overrides for overrides in self.pattern]
+        if self.encoder_window is not None and (self.attention_window is None or all(has_own)):
+            raise ValueError("encoder_window replaces model.attention_window, which no layer has")
         if not self.first_norm and self.norm_placement == "post":
             raise ValueError(
                 "first_norm=False needs norms before sublayers; norm_placement is 'post'"
