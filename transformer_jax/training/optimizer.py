@@ -285,12 +285,9 @@ def _weight_decay(decay: float) -> optax.GradientTransformation:
     def update(grads: Params, state: Any, params: Params = None) -> tuple[Params, Any]:
         # Replicas may differ in it: the number is known only when the step is traced.
         traced_decay = traced_number("optimizer.weight_decay", decay)
-        decayed = optax.add_decayed_weights(traced_decay, mask=decay_mask)
-        updates, state = decayed.update(grads, state, params)
-        return updates, state
+        return optax.add_decayed_weights(traced_decay, decay_mask).update(grads, state, params)
 
-    init = optax.add_decayed_weights(decay, mask=decay_mask).init
-    return optax.GradientTransformation(init, update)
+    return optax.add_decayed_weights(decay, decay_mask)._replace(update=update)
 
 
 def update_statistics(optimizer: optax.GradientTransformation) -> optax.GradientTransformation:
