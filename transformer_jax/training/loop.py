@@ -8,7 +8,7 @@ import logging
 import math
 import operator
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -58,7 +58,7 @@ class GoodputTimer:
 
     def __init__(self) -> None:
         self._start = time.perf_counter()
-        self._seconds: dict[str, float] = {}
+        self._seconds: Counter[str] = Counter()
 
     @contextlib.contextmanager
     def measure(self, activity: str) -> Iterator[None]:
@@ -67,12 +67,12 @@ class GoodputTimer:
         try:
             yield
         finally:
-            self._add(activity, time.perf_counter() - start)
+            self._seconds[activity] += time.perf_counter() - start
 
     def attribute_rest(self, activity: str) -> None:
         """Attributes all time so far that has no activity yet."""
-        rest = time.perf_counter() - self._start - sum(self._seconds.values())
-        self._add(activity, rest)
+        total = time.perf_counter() - self._start
+        self._seconds[activity] += total - self._seconds.total()
 
     def shares(self) -> dict[str, float]:
         """Shares of the time so far: "goodput" of steps, and "share_ACTIVITY"."""
@@ -83,7 +83,7 @@ class GoodputTimer:
     @property
     def data_seconds(self) -> float:
         """Seconds for which steps have waited for batches."""
-        return self._seconds.get("data", 0.0)
+        return self._seconds["data"]
 
     @property
     def waits_for_data(self) -> bool:
@@ -91,9 +91,6 @@ class GoodputTimer:
         minute."""
         total = time.perf_counter() - self._start
         return total > 60 and self.data_seconds > total / 5
-
-    def _add(self, activity: str, seconds: float) -> None:
-        self._seconds[activity] = self._seconds.get(activity, 0.0) + seconds
 
 
 class Meter:
