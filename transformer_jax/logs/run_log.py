@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Protocol, Self
+from typing import Annotated, Any
 
 import numpy as np
 
@@ -53,8 +53,9 @@ class LoggingConfig(Configurable):
 _DEFAULT = LoggingConfig()
 
 
-class Log(Protocol):
-    """Receives the progress and metrics of the training loop."""
+class Log(contextlib.ExitStack):
+    """Receives the progress and metrics of the training loop. This one, of a process that writes no
+    log, does nothing with them."""
 
     def advance(self, step: int) -> None:
         """Shows that `step` steps are done. Cheap enough for every step."""
@@ -70,8 +71,8 @@ class Log(Protocol):
         """
 
 
-class RunLog:
-    """Log of one run. In a job, only process 0 has one; the others have a `NoLog`.
+class RunLog(Log):
+    """Log of one run. In a job, only process 0 has one.
 
     Writes `workdir/metrics.jsonl` (`step`, `split`, `time` in seconds since 1970, then the metrics)
     and passes the same numbers as `split/name` to the trackers.
@@ -94,6 +95,7 @@ class RunLog:
         config: LoggingConfig = _DEFAULT,
         console: "Console | None" = None,
     ):
+        super().__init__()
         workdir.mkdir(parents=True, exist_ok=True)
         self._records = RecordFile(workdir / "metrics.jsonl", last_step=start_step)
         self._trackers = [
@@ -101,6 +103,12 @@ class RunLog:
             for name in dict.fromkeys(config.trackers.split(",") if config.trackers else ())
         ]
         self._console = console
+        # Trackers get the last records even where a full disk has no room for them.
+        for tracker in self._trackers:
+            self.callback(tracker.close)
+        self.push(self._close_records)
+        if console:
+            self.callback(console.close)
 
     def advance(self, step: int) -> None:
         if self._console:
@@ -116,27 +124,15 @@ class RunLog:
         if self._console:
             self._console.record(step, split, plain)
 
-    def close(self) -> None:
-        if self._console:
-            self._console.close()
+    def _close_records(self, _: object, raised: BaseException | None, *__: object) -> None:
         try:
             self._records.close()
-        finally:  # trackers get the last records even where a full disk has no room for them
-            for tracker in self._trackers:
-                tracker.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, _: object, raised: BaseException | None, *__: object) -> None:
-        try:
-            self.close()
         except OSError:  # for example a full disk, which must not hide an earlier error
             if raised is None:
                 raise
 
 
-class ReplicaLogs(contextlib.ExitStack):
+class ReplicaLogs(Log):
     """Logs of replicas that are trained together. Progress shows the means of their metrics.
 
     Args: those of `RunLog`, with a workdir for each replica.
@@ -167,19 +163,6 @@ class ReplicaLogs(contextlib.ExitStack):
             log.record(step, split, {n: v[i] if np.ndim(v) else v for n, v in metrics.items()})
         numbers = {n: v for n, v in metrics.items() if np.asarray(v).dtype.kind in "biuf"}
         self._console.record(step, split, {n: float(np.mean(v)) for n, v in numbers.items()})
-
-
-class NoLog(contextlib.nullcontext["NoLog"]):
-    """Log of a process that writes none."""
-
-    def __enter__(self) -> Self:
-        return self
-
-    def advance(self, step: int) -> None:
-        pass
-
-    def record(self, step: int, split: str, metrics: Mapping[str, Any]) -> None:
-        pass
 
 
 class Console:
