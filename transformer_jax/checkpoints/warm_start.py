@@ -11,18 +11,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from transformer_jax.checkpoints.step_folder import (
-    PARAMS,
-    Leaves,
-    MisfitError,
-    differ_in_rows,
-    fill,
-    first_few,
-    misfits,
-    named_leaves,
-    read_some_arrays,
-    saved_arrays,
-)
+from transformer_jax.checkpoints import step_folder
+from transformer_jax.checkpoints.step_folder import PARAMS, Leaves, MisfitError, named_leaves
 from transformer_jax.checkpoints.store import open_snapshot
 from transformer_jax.errors import UserError
 
@@ -71,18 +61,18 @@ class WarmStart:
 
     def __init__(self, abstract: Any, workdir: Path, own_target: bool = False):
         folder = open_snapshot(workdir / "checkpoints", items=(PARAMS,)).folder
-        checkpoint = saved_arrays(folder, PARAMS)
+        checkpoint = step_folder.saved_arrays(folder, PARAMS)
         wanted = named_leaves(abstract)
         names = _saved_names(wanted, checkpoint, own_target)
         # `saved` and `wanted` have the names of this model; `checkpoint` has those of the other.
         saved = {name: checkpoint[names[name]] for name in names if names[name] in checkpoint}
         refitted = [name for name in saved if _is_refitted(name, saved[name], wanted[name], names)]
         fixed = {name: wanted[name] for name in saved if name not in refitted}
-        problems = misfits(saved, fixed)
+        problems = step_folder.misfits(saved, fixed)
         if problems:
             raise MisfitError(
-                f"train.init_from: {folder} does not fit: {first_few(problems)} (the section model "
-                f"of {workdir / 'config.json'} has its sizes)"
+                f"train.init_from: {folder} does not fit: {step_folder.first_few(problems)} (the "
+                f"section model of {workdir / 'config.json'} has its sizes)"
             )
         if not saved:
             raise UserError(f"train.init_from: {folder} has no parameter of this model")
@@ -111,7 +101,7 @@ class WarmStart:
         they are `replaced`."""
         wanted = named_leaves(params)
         targets = {self._names[name]: wanted[name] for name in self._fixed}
-        arrays = read_some_arrays(self._folder, PARAMS, targets | self._others)
+        arrays = step_folder.read_some_arrays(self._folder, PARAMS, targets | self._others)
         first_uses = {saved_name: name for name, saved_name in reversed(self._names.items())}
         loaded = {  # both stacks of an adapted decoder need buffers of their own
             name: arrays[saved] if first_uses[saved] == name else jnp.copy(arrays[saved])
@@ -121,7 +111,7 @@ class WarmStart:
             loaded[name] = _placed(np.zeros(wanted[name].shape, wanted[name].dtype), wanted[name])
         for name in self._refitted:
             loaded[name] = _refitted(name, loaded[name], wanted[name], arrays.get(_TOKEN_TYPES))
-        return fill(params, wanted | loaded)
+        return step_folder.fill(params, wanted | loaded)
 
 
 def _is_decoder_only(checkpoint: Leaves) -> bool:
@@ -169,7 +159,7 @@ def _is_refitted(name: str, saved: Any, wanted: Any, names: Mapping[str, str]) -
     """Returns True if the saved rows cannot be used unchanged."""
     if name in _POSITIONS and names[name] != name:
         return bool(saved.shape[1:] == wanted.shape[1:])
-    return differ_in_rows(name, saved, wanted)
+    return step_folder.differ_in_rows(name, saved, wanted)
 
 
 def _refitted(name: str, saved: Any, wanted: Any, token_types: Any) -> jax.Array:
