@@ -379,7 +379,7 @@ def _num_tiles(predicted: Unprojected) -> int:
     logits_bytes = 4 * predicted.x[..., 0].size * predicted.vocab_size
     accelerator = accelerator_of(platform.target().kind)
     memory = accelerator.memory if accelerator else _UNKNOWN_MEMORY
-    least = math.ceil(logits_bytes / platform.num_sharding_devices() / (memory * _TILE_SHARE))
+    least = math.ceil(logits_bytes / platform.sharded_over.value / (memory * _TILE_SHARE))
     return max(2, 1 << (least - 1).bit_length())
 
 
@@ -432,13 +432,13 @@ def _split_into_tiles(count: int, predicted: Unprojected, rows: int | None = Non
 
 
 def _stack_tiles(array: Num[Array, "V ..."], count: int) -> Num[Array, "T W ..."]:
-    if platform.num_sharding_devices() == 1:
+    if platform.sharded_over.value == 1:
         return array.reshape(count, -1, *array.shape[1:])
     return jnp.moveaxis(array.reshape(-1, count, *array.shape[1:]), 1, 0)
 
 
 def _join_tiles(tiles: Num[Array, "T W ..."]) -> Num[Array, "V ..."]:
-    if platform.num_sharding_devices() > 1:
+    if platform.sharded_over.value > 1:
         tiles = jnp.moveaxis(tiles, 0, 1)
     return tiles.reshape(-1, *tiles.shape[2:])
 
