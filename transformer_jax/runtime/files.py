@@ -112,7 +112,7 @@ def open_regular(path: Path) -> BufferedReader:
     Raises:
       OSError: the file cannot be opened, or is not regular (a link, a pipe, a device).
     """
-    return os.fdopen(_open_descriptor(path, os.O_RDONLY), "rb")
+    return open(path, "rb", opener=_open_descriptor)
 
 
 def read_regular(path: Path) -> bytes:
@@ -270,8 +270,7 @@ def open_to_append(path: Path) -> TextIO:
     Raises:
       OSError: the file cannot be written, or is not regular.
     """
-    descriptor = _open_descriptor(path, os.O_RDWR | os.O_CREAT | os.O_APPEND)
-    return os.fdopen(descriptor, "a+", buffering=1, encoding="utf-8")
+    return open(path, "a+", buffering=1, encoding="utf-8", opener=_open_descriptor)
 
 
 def open_locked(path: Path, *, wait: bool = False) -> TextIO:
@@ -322,18 +321,18 @@ def remove(path: Path) -> None:
                 raise
 
 
-def _open_descriptor(path: Path, flags: int) -> int:
+def _open_descriptor(path: str, flags: int) -> int:
     """Descriptor of a regular file. Does not block on a pipe."""
     try:
         descriptor = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
     except OSError as error:
         if error.errno == errno.ELOOP:
-            raise OSError(errno.ELOOP, "it is a link", str(path)) from error
+            raise OSError(errno.ELOOP, "it is a link", path) from error
         raise
     if stat.S_ISREG(os.fstat(descriptor).st_mode):
         return descriptor
     os.close(descriptor)
-    raise OSError(errno.EINVAL, "it is not a regular file", str(path))
+    raise OSError(errno.EINVAL, "it is not a regular file", path)
 
 
 _HEADER_BYTES = 64  # hexadecimal digits; content of any dtype is aligned after them
