@@ -8,7 +8,7 @@ import logging
 import math
 import operator
 import time
-from collections import Counter, deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -58,7 +58,7 @@ class GoodputTimer:
 
     def __init__(self) -> None:
         self._start = time.perf_counter()
-        self._seconds: Counter[str] = Counter()
+        self._seconds: defaultdict[str, float] = defaultdict(float)
 
     @contextlib.contextmanager
     def measure(self, activity: str) -> Iterator[None]:
@@ -72,7 +72,7 @@ class GoodputTimer:
     def attribute_rest(self, activity: str) -> None:
         """Attributes all time so far that has no activity yet."""
         total = time.perf_counter() - self._start
-        self._seconds[activity] += total - self._seconds.total()
+        self._seconds[activity] += total - sum(self._seconds.values())
 
     def shares(self) -> dict[str, float]:
         """Shares of the time so far: "goodput" of steps, and "share_ACTIVITY"."""
@@ -83,7 +83,7 @@ class GoodputTimer:
     @property
     def data_seconds(self) -> float:
         """Seconds for which steps have waited for batches."""
-        return self._seconds["data"]
+        return self._seconds.get("data", 0.0)
 
     @property
     def waits_for_data(self) -> bool:
