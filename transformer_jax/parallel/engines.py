@@ -14,7 +14,7 @@ import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 import flax.errors
 import jax
@@ -63,15 +63,6 @@ class CompiledStep:
     fingerprint: Future[str]
     place: Callable[[Rows], Any]
 
-    @classmethod
-    def start(cls, lowered: jax.stages.Lowered, place: Callable[[Rows], Any]) -> Self:
-        """Starts the compilation."""
-        pool = ThreadPoolExecutor(max_workers=1)
-        fingerprint = pool.submit(program_fingerprint, lowered)
-        compiling = pool.submit(lowered.compile)
-        pool.shutdown(wait=False)
-        return cls(compiling, fingerprint, place)
-
     @property
     def executable(self) -> jax.stages.Compiled:
         """The compiled program; waits for the compilation."""
@@ -102,13 +93,17 @@ def compile_step(
     """
     shardings = jax.tree.map(lambda leaf: leaf.sharding, state)
     with platform.compiling_for(mesh.devices.flat[0]):
-        compiled = jax.jit(
+        lowered = jax.jit(
             step,
             donate_argnums=0,
             out_shardings=(shardings, replicated(mesh)),
             compiler_options=platform.compiler_options(),
-        )
-        return CompiledStep.start(compiled.lower(state, batch), place)
+        ).lower(state, batch)
+        pool = ThreadPoolExecutor(max_workers=1)
+        fingerprint = pool.submit(program_fingerprint, lowered)
+        compiling = pool.submit(lowered.compile)
+        pool.shutdown(wait=False)
+        return CompiledStep(compiling, fingerprint, place)
 
 
 @dataclasses.dataclass(frozen=True)
