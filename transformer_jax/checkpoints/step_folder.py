@@ -27,7 +27,7 @@ import orbax.checkpoint as ocp
 
 from transformer_jax.checkpoints import manifest
 from transformer_jax.errors import UserError, reason_of
-from transformer_jax.nn.parameters import parameter_at
+from transformer_jax.nn.parameters import named_leaves, parameter_at
 from transformer_jax.parallel import hosts
 from transformer_jax.runtime.files import parse_json, read_regular, remove, write_atomic
 
@@ -64,12 +64,6 @@ def step_folders(directory: Path) -> dict[int, Path]:
         return {}
     folders = {int(path.name): path for path in directory.iterdir() if _STEP.fullmatch(path.name)}
     return dict(sorted(folders.items()))
-
-
-def named_leaves(tree: Any) -> Leaves:
-    """The leaves of `tree` by their path in it."""
-    leaves = jax.tree_util.tree_leaves_with_path(tree)
-    return {jax.tree_util.keystr(path, simple=True, separator="/"): leaf for path, leaf in leaves}
 
 
 def fill(tree: Any, leaves: Leaves) -> Any:
