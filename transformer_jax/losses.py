@@ -204,22 +204,20 @@ class Distillation(CrossEntropy):
         those of its teacher or the teacher's most likely tokens."""
         c = self.config
         options = c.options_of(DistillationOptions)
-        if isinstance(predicted, Unprojected):
-            count = c.loss_tiles or _num_tiles(predicted)
-            if count > 1:
-                hard = self.of_hidden(predicted, labels, exact=False)
-                divergence = tiled_divergence(predicted, taught, options.temperature, count)
-                return _mixed(hard, divergence, options.weight)
-            predicted = predicted.logits(exact=False)
-        if isinstance(taught, Unprojected):
-            taught = taught.logits(exact=False)
-        compare = top_k_divergence if isinstance(taught, TopPredictions) else teacher_divergence
-        divergence = compare(predicted, taught, options.temperature)
-        return _mixed(self.of_logits(predicted, labels), divergence, options.weight)
-
-
-def _mixed(hard: TokenLosses, divergence: Losses, weight: float) -> TokenLosses:
-    return hard._replace(losses=(1 - weight) * hard.losses + weight * divergence)
+        weight = options.weight
+        is_hidden = isinstance(predicted, Unprojected)
+        count = (c.loss_tiles or _num_tiles(predicted)) if is_hidden else 1
+        if count > 1:
+            hard = self.of_hidden(predicted, labels, exact=False)
+            divergence = tiled_divergence(predicted, taught, options.temperature, count)
+        else:
+            predicted = predicted.logits(exact=False) if is_hidden else predicted
+            if isinstance(taught, Unprojected):
+                taught = taught.logits(exact=False)
+            compare = top_k_divergence if isinstance(taught, TopPredictions) else teacher_divergence
+            divergence = compare(predicted, taught, options.temperature)
+            hard = self.of_logits(predicted, labels)
+        return hard._replace(losses=(1 - weight) * hard.losses + weight * divergence)
 
 
 TOKEN_LOSSES: Registry[type[TokenLoss]] = Registry(
