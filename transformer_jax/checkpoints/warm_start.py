@@ -63,9 +63,10 @@ class WarmStart:
         folder = open_snapshot(workdir / "checkpoints", items=(PARAMS,)).folder
         checkpoint = step_folder.saved_arrays(folder, PARAMS)
         wanted = named_leaves(abstract)
-        names = _saved_names(wanted, checkpoint, own_target)
+        others = _saved_names(wanted, checkpoint, own_target)
+        names = {name: other for name, other in others.items() if other in checkpoint}
         # `saved` and `wanted` have the names of this model; `checkpoint` has those of the other.
-        saved = {name: checkpoint[names[name]] for name in names if names[name] in checkpoint}
+        saved = {name: checkpoint[other] for name, other in names.items()}
         refitted = [name for name in saved if _is_refitted(name, saved[name], wanted[name], names)]
         fixed = {name: wanted[name] for name in saved if name not in refitted}
         problems = step_folder.misfits(saved, fixed)
@@ -80,7 +81,7 @@ class WarmStart:
         added = [_TOKEN_TYPES] if has_types else []
         logger.info("%d of %d parameter arrays loaded from %s", len(saved), len(wanted), folder)
         log_names("new, with fresh values", [name for name in wanted if name not in saved])
-        used = {*(names[name] for name in saved), *added}
+        used = {*names.values(), *added}
         log_names("there, but not in this model", [name for name in checkpoint if name not in used])
         is_adapted = _is_decoder_only(checkpoint)
         self._silent = [name for name in wanted if is_adapted and _SILENT.search(name)]
@@ -88,7 +89,7 @@ class WarmStart:
         self._folder = folder
         self._fixed = fixed
         self._refitted = refitted
-        self._names = {name: names[name] for name in saved}
+        self._names = names
         saved_names = [*(names[name] for name in refitted), *added]
         # Without a sharding: their rows are fitted on the host before they are placed.
         self._others = {
@@ -138,19 +139,16 @@ def _saved_names(wanted: Leaves, checkpoint: Leaves, own_target: bool) -> dict[s
 def _other_parts(wanted: Leaves, checkpoint: Leaves) -> dict[str, str]:
     """Part of the model -> its name in the checkpoint of another architecture."""
     if _is_decoder_only(checkpoint):
-        stacks = {"encoder": "decoder"}
-        return stacks | {
-            f"{side}_{part}": name for side in _SIDES for part, name in _INPUTS.items()
-        }
+        parts = {f"{side}_{part}": name for side in _SIDES for part, name in _INPUTS.items()}
+        return parts | {"encoder": "decoder"}
     if "target_embedding/table" not in checkpoint:  # of an encoder
         parts = {f"source_{part}": name for part, name in _INPUTS.items()}
         is_shared = "source_embedding/table" not in wanted
         return parts | ({"target_embedding": "embedding"} if is_shared else {})
-    is_shared = "source_embedding/table" not in checkpoint
     is_encoder = not any(name.startswith("decoder/") for name in wanted)
     side = "source" if is_encoder else "target"
     parts = {name: f"{side}_{part}" for part, name in _INPUTS.items()}
-    if is_shared:
+    if "source_embedding/table" not in checkpoint:  # one table serves both sides
         parts |= {"source_embedding": "target_embedding", "embedding": "target_embedding"}
     return parts
 
