@@ -165,8 +165,8 @@ class ReplicaLogs(Log):
         self._console.record(step, split, {n: float(np.mean(v)) for n, v in numbers.items()})
 
 
-class Console:
-    """Progress of training: its lines, and what updates in place; a `Log`.
+class Console(Progress):
+    """Progress of training: its lines, and what updates in place.
 
     Lines: `step 200/4000  loss 3.214  10,453 tokens/s  lr 0.0003  12m left`.
 
@@ -178,16 +178,14 @@ class Console:
     """
 
     def __init__(self, start_step: int, num_steps: int, metric: str, style: str = "short") -> None:
-        self._progress = Progress(num_steps, start_step)
+        super().__init__(num_steps, start_step)
         self._metric = metric
         self._is_full = style == "full"
         self._latest: dict[str, str] = {}
         self._train_loss: float | None = None
 
-    def advance(self, step: int) -> None:
-        self._progress.advance(step)
-
     def record(self, step: int, split: str, metrics: Mapping[str, Any]) -> None:
+        """Shows metrics."""
         if split in _HIDDEN_SPLITS:
             return
         is_train = split == "train"
@@ -198,13 +196,13 @@ class Console:
         self._latest[split] = _join(parts if is_train else [*prefix, *parts[-1:]])
         if self._is_full:
             prefix, parts = [split], [format_metrics(metrics)]
-        time_left = self._progress.time_left() if is_train else ""
-        line = _join([f"step {step}/{self._progress.total}", *prefix, *parts, time_left])
+        time_left = self.time_left() if is_train else ""
+        line = _join([f"step {step}/{self.total}", *prefix, *parts, time_left])
         value = metrics.get("loss") if is_train else None
         if is_train:
             self._train_loss = value
         row = None if is_train else self._row(step, split, metrics)
-        self._progress.report(line, _join(self._latest.values()), value, row)
+        self.report(line, _join(self._latest.values()), value, row)
 
     def _row(self, step: int, split: str, metrics: Mapping[str, Any]) -> dict[str, str]:
         """A line of the table of evaluations."""
@@ -215,9 +213,6 @@ class Console:
             if name in metrics:
                 row[f"{split} {name}"] = four_digits(metrics[name])
         return row
-
-    def close(self) -> None:
-        self._progress.close()
 
 
 def _join(parts: Iterable[str]) -> str:
