@@ -427,9 +427,8 @@ class Loop:
             metrics |= {"overlong": self.batches.overlong, "seen": self.batches.seen}
         batches = self.batches.digest(self._streams())
         self.log.record(step, "train", metrics | {"batches": batches} | self._newest_checkpoint())
-        with self._calling_back(meter) as callbacks:
-            for callback in callbacks:
-                callback.at_record(step, metrics)
+        for callback in self._timed_callbacks(meter):
+            callback.at_record(step, metrics)
 
     def _streams(self) -> dict[str, dict[str, int]]:
         """The position in the data: each process has that of its own streams."""
@@ -440,18 +439,18 @@ class Loop:
         newest = self.checkpoints.newest_id() if hosts.is_primary() else None
         return {CHECKPOINT: newest} if newest else {}
 
-    @contextlib.contextmanager
-    def _calling_back(self, meter: Meter) -> Iterator[Sequence[Callback]]:
-        with meter.paused("callbacks") if self.callbacks else contextlib.nullcontext():
-            yield self.callbacks
+    def _timed_callbacks(self, meter: Meter) -> Iterator[Callback]:
+        """The callbacks; until the next one is asked for, the time is that of callbacks."""
+        for callback in self.callbacks:
+            with meter.paused("callbacks"):
+                yield callback
 
     def _save(self, step: int, state: TrainState, meter: Meter) -> None:
         with meter.paused("saving"):
             portable = self.to_portable(state.saved)
             self.checkpoints.save(step, portable, self._streams())
-        with self._calling_back(meter) as callbacks:
-            for callback in callbacks:
-                callback.at_checkpoint(step, portable)
+        for callback in self._timed_callbacks(meter):
+            callback.at_checkpoint(step, portable)
 
     def _evaluate(self, step: int, state: TrainState, meter: Meter, saved: bool) -> None:
         with meter.paused("evaluating"):
@@ -460,9 +459,8 @@ class Loop:
             self.patience.add(score)
             if saved:
                 self.checkpoints.score(step, _mean_of_finite(score))
-        with self._calling_back(meter) as callbacks:
-            for callback in callbacks:
-                metrics |= callback.at_evaluation(step, metrics, portable.model_params) or {}
+        for callback in self._timed_callbacks(meter):
+            metrics |= callback.at_evaluation(step, metrics, portable.model_params) or {}
         # Last, because the record shows a resumed run that the evaluation is finished.
         self.log.record(step, "valid", metrics | self._newest_checkpoint())
 
