@@ -127,7 +127,7 @@ class JitEngine:
         return row_shards(self.mesh)
 
     def lead_axes(self, leaf: Leaf) -> int:
-        """Number of axes of a leaf of the state before a model's own."""
+        """Number of axes of a leaf of the state before a model's own: 1 for one [R, ...]."""
         return 0
 
     def compile(self, train_step: TrainStep, state: Any, batch: Any) -> CompiledStep:
@@ -233,6 +233,7 @@ class ReplicaEngine(JitEngine):
     """Engine with `jit` of the step under `vmap`: R replicas, runs of one config, in one program.
 
     Each replica has its own parameters, optimizer state and random key.
+
     Every leaf of the state has a leading axis [R], divided along the mesh's axis `data`, except the
     leaves that all replicas share (frozen parameters), which are replicated. So has every array of
     the batch, unless all replicas share it. A device has all rows of its replicas.
@@ -254,8 +255,7 @@ class ReplicaEngine(JitEngine):
         """Sharding of an array whose first axis is [R]."""
         return NamedSharding(self.mesh, PartitionSpec(DATA))
 
-    def lead_axes(self, leaf: Any) -> int:
-        """Number of axes before a replica's own: 0 for a leaf that all replicas share."""
+    def lead_axes(self, leaf: Leaf) -> int:
         return int(DATA in leaf.sharding.spec)
 
     def compile(self, train_step: TrainStep, state: Any, batch: Any) -> CompiledStep:
@@ -305,14 +305,9 @@ class ScanEngine:
 
     def __init__(self, engine: JitEngine):
         self.engine = engine
-        self.lead_axes = engine.lead_axes  # those of layers come after them
-        self.mesh = engine.mesh
-        self.axis_name = engine.axis_name
-        self.num_replicas = engine.num_replicas
-        self.row_shards = engine.row_shards
-        self.constrain = engine.constrain
-        self.sharded_call = engine.sharded_call
-        self.lent_mesh = engine.lent_mesh
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.engine, name)  # all but what is below
 
     def compile(self, train_step: TrainStep, state: Any, batch: Any) -> CompiledStep:
         """Traces the step and starts to compile it in the background.
