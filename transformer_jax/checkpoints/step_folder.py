@@ -27,7 +27,7 @@ import orbax.checkpoint as ocp
 
 from transformer_jax.checkpoints import manifest
 from transformer_jax.errors import UserError, reason_of
-from transformer_jax.nn.parameters import named_leaves, parameter_at
+from transformer_jax.nn.parameters import map_named, named_leaves, parameter_at
 from transformer_jax.parallel import hosts
 from transformer_jax.runtime.files import parse_json, read_regular, remove, write_atomic
 
@@ -68,9 +68,7 @@ def step_folders(directory: Path) -> dict[int, Path]:
 
 def fill(tree: Any, leaves: Leaves) -> Any:
     """The inverse of `named_leaves`: `tree` with these leaves."""
-    return jax.tree.unflatten(
-        jax.tree.structure(tree), [leaves[name] for name in named_leaves(tree)]
-    )
+    return map_named(lambda name, _: leaves[name], tree)
 
 
 def split_state(state: Any) -> tuple[Leaves, Leaves]:

@@ -11,6 +11,7 @@ import math
 import os
 import resource
 import time
+import timeit
 import warnings
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -303,9 +304,8 @@ def _seconds_of_products(dtype: str) -> float:
         run = products.lower(*arrays).compile()
     except jax.errors.JaxRuntimeError:  # it does not know an option
         return math.inf
-    seconds = []
-    for _ in range(_ROUNDS):
-        start = time.process_time()
+
+    def call() -> None:
         jax.block_until_ready(run(*arrays))
-        seconds.append(time.process_time() - start)
-    return min(seconds)
+
+    return min(timeit.repeat(call, timer=time.process_time, number=1, repeat=_ROUNDS))

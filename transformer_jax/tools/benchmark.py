@@ -9,6 +9,7 @@ import resource
 import statistics
 import sys
 import time
+import timeit
 from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -260,11 +261,7 @@ def _random_batch(
 
 def median_seconds(run: Callable[[], Any], times: int) -> float:
     """Median seconds of a call that waits for its results, after some that warm up."""
-    seconds = []
-    for _ in range(_WARM_UP_STEPS + times):
-        start = time.perf_counter()
-        run()
-        seconds.append(time.perf_counter() - start)
+    seconds = timeit.repeat(run, number=1, repeat=_WARM_UP_STEPS + times)
     return statistics.median(seconds[_WARM_UP_STEPS:])
 
 
