@@ -204,22 +204,20 @@ class Distillation(CrossEntropy):
         those of its teacher or the teacher's most likely tokens."""
         c = self.config
         options = c.options_of(DistillationOptions)
-        if isinstance(predicted, Unprojected):
-            count = c.loss_tiles or _num_tiles(predicted)
-            if count > 1:
-                hard = self.of_hidden(predicted, labels, exact=False)
-                divergence = tiled_divergence(predicted, taught, options.temperature, count)
-                return _mixed(hard, divergence, options.weight)
-            predicted = predicted.logits(exact=False)
-        if isinstance(taught, Unprojected):
-            taught = taught.logits(exact=False)
-        compare = top_k_divergence if isinstance(taught, TopPredictions) else teacher_divergence
-        divergence = compare(predicted, taught, options.temperature)
-        return _mixed(self.of_logits(predicted, labels), divergence, options.weight)
-
-
-def _mixed(hard: TokenLosses, divergence: Losses, weight: float) -> TokenLosses:
-    return hard._replace(losses=(1 - weight) * hard.losses + weight * divergence)
+        weight = options.weight
+        is_hidden = isinstance(predicted, Unprojected)
+        count = (c.loss_tiles or _num_tiles(predicted)) if is_hidden else 1
+        if count > 1:
+            hard = self.of_hidden(predicted, labels, exact=False)
+            divergence = tiled_divergence(predicted, taught, options.temperature, count)
+        else:
+            predicted = predicted.logits(exact=False) if is_hidden else predicted
+            if isinstance(taught, Unprojected):
+                taught = taught.logits(exact=False)
+            compare = top_k_divergence if isinstance(taught, TopPredictions) else teacher_divergence
+            divergence = compare(predicted, taught, options.temperature)
+            hard = self.of_logits(predicted, labels)
+        return hard._replace(losses=(1 - weight) * hard.losses + weight * divergence)
 
 
 TOKEN_LOSSES: Registry[type[TokenLoss]] = Registry(
@@ -379,7 +377,7 @@ def _num_tiles(predicted: Unprojected) -> int:
     logits_bytes = 4 * predicted.x[..., 0].size * predicted.vocab_size
     accelerator = accelerator_of(platform.target().kind)
     memory = accelerator.memory if accelerator else _UNKNOWN_MEMORY
-    least = math.ceil(logits_bytes / platform.num_sharding_devices() / (memory * _TILE_SHARE))
+    least = math.ceil(logits_bytes / platform.sharded_over.value / (memory * _TILE_SHARE))
     return max(2, 1 << (least - 1).bit_length())
 
 
@@ -432,13 +430,13 @@ def _split_into_tiles(count: int, predicted: Unprojected, rows: int | None = Non
 
 
 def _stack_tiles(array: Num[Array, "V ..."], count: int) -> Num[Array, "T W ..."]:
-    if platform.num_sharding_devices() == 1:
+    if platform.sharded_over.value == 1:
         return array.reshape(count, -1, *array.shape[1:])
     return jnp.moveaxis(array.reshape(-1, count, *array.shape[1:]), 1, 0)
 
 
 def _join_tiles(tiles: Num[Array, "T W ..."]) -> Num[Array, "V ..."]:
-    if platform.num_sharding_devices() > 1:
+    if platform.sharded_over.value > 1:
         tiles = jnp.moveaxis(tiles, 0, 1)
     return tiles.reshape(-1, *tiles.shape[2:])
 

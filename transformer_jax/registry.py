@@ -152,18 +152,17 @@ class Registry[T](Mapping[str, T]):
         for name, entry in self.items():
             reads = getattr(entry, "reads", None)
             others = set() if reads is None else declared - set(reads)
-            unread[name] = frozenset(others | set(getattr(entry, "ignores", ())))
+            unread[name] = frozenset(others.union(getattr(entry, "ignores", ())))
         return unread
 
     def configured(self, name: str, section: Configurable) -> T:
         """Entry of a name, as `find`; a function that has options gets those of the section as its
         `options`."""
-        function: Any = self.find(name)
+        entry: Any = self.find(name)
         cls = self.options(name)
-        if cls is None:
-            return function
-        with_options: Any = functools.partial(function, options=section.options_of(cls))
-        return with_options
+        if cls is not None:
+            entry = functools.partial(entry, options=section.options_of(cls))
+        return entry
 
     def find(self, name: str) -> T:
         """Entry of a name; otherwise ValueError, which lists all names and suggests the nearest.
@@ -252,12 +251,11 @@ def _signature_fault(entry: Any) -> str | None:
             override = inspect.getattr_static(entry, name)
             public = name == "__call__" or not name.startswith("_")
             if public and override is not plain and not _accepts(override, plain):
-                own, expected = (_parameters_of(method) for method in (override, plain))
-                names = ", ".join(p.name for p in expected or ())
-                own_names = ", ".join(p.name for p in own or ())
-                return (
-                    f"{name} of {file_of(entry)} takes ({own_names}); it is called with ({names})"
+                taken, given = (
+                    ", ".join(parameter.name for parameter in _parameters_of(method) or ())
+                    for method in (override, plain)
                 )
+                return f"{name} of {file_of(entry)} takes ({taken}); it is called with ({given})"
     return None
 
 

@@ -89,12 +89,12 @@ class TreeBuilder:
     """Builds a tree from left to right. ValueError for steps that make no tree."""
 
     def __init__(self) -> None:
-        self._open: list[tuple[str, list[Tree]]] = []
-        self._tree: Tree | None = None
+        # Labels and children of the open constituents; the outermost entry holds the root.
+        self._open: list[tuple[str, list[Tree]]] = [("", [])]
 
     @property
     def depth(self) -> int:
-        return len(self._open)
+        return len(self._open) - 1
 
     def open(self, label: str) -> None:
         self._require_no_root()
@@ -102,32 +102,26 @@ class TreeBuilder:
 
     def add_leaf(self, tag: str, word: str) -> None:
         self._require_no_root()
-        self._add(Tree(tag, word=word))
+        self._open[-1][1].append(Tree(tag, word=word))
 
     def close(self) -> None:
-        if not self._open:
+        if not self.depth:
             raise ValueError("a bracket is closed that none opened")
         label, children = self._open.pop()
         if not children:
             raise ValueError(f"({label} ) is over no words")
-        self._add(Tree(label, tuple(children)))
+        self._open[-1][1].append(Tree(label, tuple(children)))
 
     def finish(self) -> Tree:
-        if self._open:
+        if self.depth:
             raise ValueError(f"brackets that are not closed: {self.depth}")
-        if self._tree is None:
+        if not self._open[0][1]:
             raise ValueError("no tree")
-        return self._tree
+        return self._open[0][1][0]
 
     def _require_no_root(self) -> None:
-        if self._tree is not None:
+        if not self.depth and self._open[0][1]:
             raise ValueError("a second root after the end of the tree")
-
-    def _add(self, node: Tree) -> None:
-        if self._open:
-            self._open[-1][1].append(node)
-        else:
-            self._tree = node
 
 
 def parse_tree(text: str) -> Tree:

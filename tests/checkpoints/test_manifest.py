@@ -89,7 +89,7 @@ def test_a_file_that_cannot_be_read_now_is_not_damaged(folder, name, number, mon
     opened = os.open
 
     def failing(path, *args, **kwargs):
-        if path == folder / name:
+        if os.fspath(path) == str(folder / name):
             raise OSError(number, os.strerror(number))
         return opened(path, *args, **kwargs)
 

@@ -307,7 +307,7 @@ def test_a_file_that_cannot_be_read_now_is_neither_skipped_nor_deleted(run, monk
     path, opened = item_files(run.directory / "3", "params")[0], os.open
 
     def failing(which, *args, **kwargs):
-        if which == path:
+        if os.fspath(which) == str(path):
             raise PermissionError(errno.EACCES, "Permission denied")
         return opened(which, *args, **kwargs)
 

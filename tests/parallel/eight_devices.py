@@ -16,9 +16,8 @@ from transformer_jax.nn import dropout
 from transformer_jax.nn.attention import scaled_dot_product_attention
 from transformer_jax.nn.fused_attention import ATTENTION, AttentionRequirements
 from transformer_jax.nn.per_device import sharded_call, use_sharded_call
-from transformer_jax.parallel.engines import make_engine
+from transformer_jax.parallel.engines import ScanEngine, make_engine
 from transformer_jax.parallel.first_state import create_state
-from transformer_jax.parallel.scan_engine import ScanEngine
 from transformer_jax.parallel.sharding import ParallelConfig, make_mesh
 from transformer_jax.runs import build
 from transformer_jax.runs.config import read_settings

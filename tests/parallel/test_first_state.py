@@ -6,7 +6,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from transformer_jax.parallel import sharding
-from transformer_jax.parallel.engines import make_engine
 from transformer_jax.parallel.first_state import create_state
 from transformer_jax.parallel.sharding import ParallelConfig
 
@@ -25,7 +24,7 @@ def init(seed):
 
 
 def abstract_of(init, seed):
-    return sharding.add_shardings(jax.eval_shape(init, seed), make_engine(ParallelConfig()).mesh)
+    return sharding.add_shardings(jax.eval_shape(init, seed), sharding.make_mesh(ParallelConfig()))
 
 
 def assert_same_bits(state, expected):

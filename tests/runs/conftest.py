@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 import transformer_jax as tj
-from transformer_jax.checkpoints import store
+from transformer_jax.checkpoints import step_folder
 from transformer_jax.runs.workdir import MARK
 
 HEADER = "from ml_collections import ConfigDict\n\n\ndef get_config():\n    config = ConfigDict()\n"
@@ -39,7 +39,7 @@ def meanwhile(monkeypatch):
     """`meanwhile(change)`: calls `change` once, after the provenance of a checkpoint was read."""
 
     def meanwhile(change):
-        read, changes = store.read_provenance, [change]
+        read, changes = step_folder.read_provenance, [change]
 
         def read_and_change(folder):
             provenance = read(folder)
@@ -47,7 +47,7 @@ def meanwhile(monkeypatch):
                 changes.pop()()
             return provenance
 
-        monkeypatch.setattr(store, "read_provenance", read_and_change)
+        monkeypatch.setattr(step_folder, "read_provenance", read_and_change)
 
     return meanwhile
 

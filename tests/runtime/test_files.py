@@ -79,16 +79,16 @@ def test_only_regular_files_are_read_or_appended_to(tmp_path, monkeypatch, kind)
     assert os.listdir() == ["precious"]
 
 
-def test_entries_below_a_folder_do_not_include_those_behind_links(tmp_path):
+def test_paths_of_a_folder_do_not_include_those_behind_links(tmp_path):
     (tmp_path / "outside").mkdir()
     (tmp_path / "outside" / "secret").touch()
     (tmp_path / "run" / "deep" / "er").mkdir(parents=True)
     (tmp_path / "run" / "deep" / "file").touch()
     (tmp_path / "run" / "link").symlink_to(tmp_path / "outside")
-    entries = files.entries_below(tmp_path / "run")
-    names = {os.path.relpath(entry.path, tmp_path / "run") for entry in entries}
+    paths = files.walk_paths(tmp_path / "run")
+    names = {path.relative_to(tmp_path / "run").as_posix() for path in paths}
     assert names == {"deep", "deep/er", "deep/file", "link"}
-    assert list(files.entries_below(tmp_path / "nowhere")) == []
+    assert list(files.walk_paths(tmp_path / "nowhere")) == []
 
 
 @pytest.mark.parametrize("others", ["write", "remove"])

@@ -47,7 +47,7 @@ PAPER = partial(schedules.transformer, 64, 100)
             schedules.wsd(1e-3, 10, 110, cooldown_steps=20, final_ratio=0.2),
             {1: 1e-4, 10: 1e-3, 60: 1e-3, 90: 1e-3, 100: 6e-4, 105: 4e-4, 110: 2e-4, 10_001: 2e-4},
         ),
-        (PAPER(factor=2), {n: 2 * float(PAPER(factor=1)(n - 1)) for n in (1, 100, 1001)}),
+        (PAPER(learning_rate=2), {n: 2 * float(PAPER()(n - 1)) for n in (1, 100, 1001)}),
     ],
     ids=["inverse_sqrt", "constant", "cosine", "linear", "wsd", "factor"],
 )

@@ -193,10 +193,8 @@ class Bucket:
         def create_file() -> bool:
             try:
                 self._system.pipe_file(self._path(name), content, mode="create")
-            except FileExistsError:
-                return False
-            except Exception as error:
-                if _http_status(error) != 412:  # precondition failed
+            except Exception as error:  # 412: precondition failed
+                if not isinstance(error, FileExistsError) and _http_status(error) != 412:
                     raise
                 return False
             return True
@@ -220,14 +218,8 @@ class Bucket:
 
     def delete(self, name: str) -> None:
         """Deletes a file if it exists."""
-
-        def delete_file() -> None:
-            try:
-                self._system.rm_file(self._path(name))
-            except FileNotFoundError:
-                return
-
-        self._retry("cannot delete", name, delete_file)
+        with contextlib.suppress(NotInBucketError):
+            self._retry("cannot delete", name, lambda: self._system.rm_file(self._path(name)))
 
     def _path(self, name: str) -> str:
         return f"{self._root}/{name}" if name else self._root
@@ -241,8 +233,6 @@ class Bucket:
             while True:
                 try:
                     return request()
-                except _FINAL_ERRORS:
-                    raise
                 except Exception as error:
                     if _is_final(error) or time.monotonic() + pause > deadline:
                         raise
@@ -251,7 +241,6 @@ class Bucket:
                         logger.info("%s %s yet: %s; trying again", failure, address, message)
                 time.sleep(pause)
                 pause = min(2 * pause, _LONGEST_PAUSE)
-        raise AssertionError("not reached")  # for mypy: a with block may swallow errors
 
 
 def download_files(
@@ -308,4 +297,5 @@ def _http_status(error: Exception) -> int | None:
 def _is_final(error: Exception) -> bool:
     """Returns True if another try cannot succeed, as without credentials."""
     refused = _http_status(error) in _FINAL_STATUSES or str(error).startswith("Forbidden")
-    return refused or "Credentials" in type(error).__name__ or isinstance(error, BucketError)
+    is_final = isinstance(error, (BucketError, *_FINAL_ERRORS))
+    return refused or is_final or "Credentials" in type(error).__name__

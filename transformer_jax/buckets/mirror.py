@@ -6,12 +6,14 @@ files, the records reach at least as far as the newest checkpoint, and the manif
 is written after its other files and deleted before them.
 """
 
+import contextlib
 import functools
 import logging
 import os
 import re
 import shutil
 import signal
+import stat
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable
@@ -22,7 +24,7 @@ from typing import NamedTuple, Self
 from transformer_jax.buckets.bucket import Bucket, download_files, run_in_parallel
 from transformer_jax.buckets.lease import LEASE_FOLDER, Lease, LeaseLostError
 from transformer_jax.errors import UserError
-from transformer_jax.runtime.files import entries_below, path_below, remove
+from transformer_jax.runtime.files import path_below, remove, walk_paths
 
 logger = logging.getLogger(__name__)
 
@@ -237,14 +239,12 @@ class Mirror:
     def _files(self) -> dict[str, _Stamp]:
         """Complete regular files of the folder."""
         stamps = {}
-        for entry in entries_below(self._folder):
-            try:
-                status = entry.stat(follow_symlinks=False)
-                if entry.is_file(follow_symlinks=False):
-                    name = Path(entry.path).relative_to(self._folder).as_posix()
+        for path in walk_paths(self._folder):
+            with contextlib.suppress(FileNotFoundError):  # deleted meanwhile
+                status = path.lstat()
+                if stat.S_ISREG(status.st_mode):
+                    name = path.relative_to(self._folder).as_posix()
                     stamps[name] = _Stamp(status.st_size, status.st_mtime_ns)
-            except FileNotFoundError:
-                continue  # deleted meanwhile
         return {name: stamps[name] for name in self._layout.complete(stamps)}
 
 

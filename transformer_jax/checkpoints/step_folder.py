@@ -27,7 +27,7 @@ import orbax.checkpoint as ocp
 
 from transformer_jax.checkpoints import manifest
 from transformer_jax.errors import UserError, reason_of
-from transformer_jax.nn.parameters import parameter_at
+from transformer_jax.nn.parameters import map_named, named_leaves, parameter_at
 from transformer_jax.parallel import hosts
 from transformer_jax.runtime.files import parse_json, read_regular, remove, write_atomic
 
@@ -66,17 +66,9 @@ def step_folders(directory: Path) -> dict[int, Path]:
     return dict(sorted(folders.items()))
 
 
-def named_leaves(tree: Any) -> Leaves:
-    """The leaves of `tree` by their path in it."""
-    leaves = jax.tree_util.tree_leaves_with_path(tree)
-    return {jax.tree_util.keystr(path, simple=True, separator="/"): leaf for path, leaf in leaves}
-
-
 def fill(tree: Any, leaves: Leaves) -> Any:
     """The inverse of `named_leaves`: `tree` with these leaves."""
-    return jax.tree.unflatten(
-        jax.tree.structure(tree), [leaves[name] for name in named_leaves(tree)]
-    )
+    return map_named(lambda name, _: leaves[name], tree)
 
 
 def split_state(state: Any) -> tuple[Leaves, Leaves]:

@@ -14,19 +14,14 @@ import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Annotated, Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import orbax.checkpoint as ocp
-from orbax.checkpoint.checkpoint_managers import (
-    PolicyCheckpointInfo,
-    PreservationContext,
-    PreservationPolicy,
-)
 
-from transformer_jax.checkpoints import manifest
+from transformer_jax.checkpoints import manifest, step_folder
 from transformer_jax.checkpoints.step_folder import (
     DATA,
     ITEMS,
@@ -36,18 +31,8 @@ from transformer_jax.checkpoints.step_folder import (
     TRAINING,
     Leaves,
     fill,
-    join_state,
     named_leaves,
-    participants,
-    read_arrays,
-    read_data,
-    read_provenance,
-    read_score,
-    require_fit,
-    saved_arrays,
-    split_state,
     step_folders,
-    write_score,
 )
 from transformer_jax.errors import UserError, reason_of
 from transformer_jax.parallel import hosts
@@ -119,12 +104,12 @@ class Snapshot:
     @functools.cached_property
     def provenance(self) -> dict[str, str]:
         """The run's provenance (`runs.provenance`) at this step; empty if it was not recorded."""
-        return self._read_json(read_provenance)
+        return self._read_json(step_folder.read_provenance)
 
     @functools.cached_property
     def data_state(self) -> Any:
         """The state of the data iterator; tuples come back as lists."""
-        return self._read_json(read_data)
+        return self._read_json(step_folder.read_data)
 
     def params(self, abstract_params: Any) -> Any:
         """Reads the parameters; arguments and errors as of `state`."""
@@ -132,8 +117,8 @@ class Snapshot:
 
     def require_fit(self, abstract_params: Any) -> None:
         """Raises MisfitError if the parameters have other names, shapes or dtypes."""
-        saved = saved_arrays(self.folder, PARAMS)
-        require_fit(self.folder / PARAMS, saved, named_leaves(abstract_params))
+        saved = step_folder.saved_arrays(self.folder, PARAMS)
+        step_folder.require_fit(self.folder / PARAMS, saved, named_leaves(abstract_params))
 
     def state(self, abstract_state: Any, fresh: Mapping[str, float] | None = None) -> Any:
         """Reads the whole state, bit for bit as it was saved.
@@ -148,10 +133,10 @@ class Snapshot:
         Raises:
           UserError: it cannot be read, or does not fit.
         """
-        params, training = split_state(abstract_state)
+        params, training = step_folder.split_state(abstract_state)
         params = self._read_arrays(PARAMS, params)
         training = self._read_arrays(TRAINING, training, fresh)
-        return join_state(abstract_state, params, training)
+        return step_folder.join_state(abstract_state, params, training)
 
     def average(
         self, count: int, abstract_params: Any, keep: int | None = None
@@ -190,13 +175,15 @@ class Snapshot:
         self, item: str, abstract: Leaves, fresh: Mapping[str, float] | None = None
     ) -> Leaves:
         if self.is_shared:
-            return read_arrays(self.folder, item, abstract, fresh)
+            return step_folder.read_arrays(self.folder, item, abstract, fresh)
         on_host = {  # arrays without memory for their elements
             name: np.broadcast_to(np.zeros((), leaf.dtype), leaf.shape)
             for name, leaf in abstract.items()
         }
         arrays: list[Leaves] = []  # not a result, which `run_on_primary` would send to all as JSON
-        hosts.run_on_primary(lambda: arrays.append(read_arrays(self.folder, item, on_host, fresh)))
+        hosts.run_on_primary(
+            lambda: arrays.append(step_folder.read_arrays(self.folder, item, on_host, fresh))
+        )
         return hosts.arrays_from_primary(arrays.pop() if arrays else None, abstract)
 
     def _read_json(self, read: Callable[[Path], Any]) -> Any:
@@ -281,7 +268,7 @@ def best_first(newest_first: list[Path]) -> list[Path]:
     scores: dict[Path, float] = {}
     # Orbax asks for the best in a process alone.
     for folder in skip_damaged(newest_first, (METRICS,), manifest.find_damage):
-        score = read_score(folder)
+        score = step_folder.read_score(folder)
         if score is not None:
             scores[folder] = score
     return sorted(scores, key=scores.__getitem__, reverse=True)
@@ -353,11 +340,17 @@ class CheckpointWriter:
             raise
         self._manager.close()
 
+    def should_preserve(self, checkpoints: Sequence[Any], *, context: Any) -> list[bool]:
+        """The retention as Orbax asks for it."""
+        steps = [info.step for info in checkpoints]
+        retained = self._retention(steps)
+        return [step in retained for step in steps]
+
     def _open(self) -> ocp.CheckpointManager:
         # Two writers save at once; each needs barriers of its own.
-        processes = participants(self._directory.name)
+        processes = step_folder.participants(self._directory.name)
         options = ocp.CheckpointManagerOptions(
-            preservation_policy=_RetentionPolicy(self._retention),
+            preservation_policy=self,
             create=False,
             cleanup_tmp_directories=True,
             multiprocessing_options=processes,
@@ -389,20 +382,6 @@ class CheckpointWriter:
         )
 
 
-@dataclass(frozen=True)
-class _RetentionPolicy(PreservationPolicy):
-    """A `Retention` as Orbax calls it."""
-
-    retention: Retention
-
-    def should_preserve(
-        self, checkpoints: Sequence[PolicyCheckpointInfo], *, context: PreservationContext
-    ) -> list[bool]:
-        steps = [info.step for info in checkpoints]
-        retained = self.retention(steps)
-        return [step in retained for step in steps]
-
-
 def _delete_damaged(directory: Path) -> None:
     directory.mkdir(parents=True, exist_ok=True)
     for step, folder in step_folders(directory).items():
@@ -412,7 +391,7 @@ def _delete_damaged(directory: Path) -> None:
             remove(folder)
 
 
-class Checkpoints:
+class Checkpoints(contextlib.AbstractContextManager["Checkpoints"]):
     """The checkpoints of a run: saves them, deletes old ones, opens them.
 
     Reading changes nothing on disk and is safe while another process trains. Everything read has
@@ -428,9 +407,6 @@ class Checkpoints:
         self.provenance: dict[str, str] = {}
         self._config = config
         self._opened: list[CheckpointWriter] = []
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
@@ -453,7 +429,7 @@ class Checkpoints:
           UserError: this save, or the one before, failed (disk full, no permission ...).
           TypeError: JSON cannot hold `data_state`.
         """
-        params, training = split_state(jax.tree.map(_detached, state))
+        params, training = step_folder.split_state(jax.tree.map(_detached, state))
         items = {
             PARAMS: ocp.args.PyTreeSave(params),
             TRAINING: ocp.args.PyTreeSave(training),
@@ -500,7 +476,7 @@ class Checkpoints:
             return
         folder = self.directory / str(step)
         try:
-            hosts.run_on_primary(lambda: write_score(folder, score))
+            hosts.run_on_primary(lambda: step_folder.write_score(folder, score))
         except OSError as error:
             raise UserError(f"cannot keep the score of {folder}: {error}") from error
         for writer in self._opened:
@@ -546,7 +522,7 @@ class Checkpoints:
 def _mean(folders: list[Path], abstract: Leaves) -> Leaves:
     total: Leaves = {}
     for folder in folders:
-        for name, leaf in read_arrays(folder, PARAMS, abstract).items():
+        for name, leaf in step_folder.read_arrays(folder, PARAMS, abstract).items():
             total[name] = total.get(name, 0) + leaf.astype(jnp.float32)
     return {name: (total[name] / len(folders)).astype(abstract[name].dtype) for name in abstract}
 
@@ -572,13 +548,11 @@ class PrimaryCheckpoints(Checkpoints):
         return Snapshot(Path(path), is_shared=False)
 
     def save(self, step: int, state: Any, data_state: Any) -> None:
-        save = super().save
         on_host = hosts.arrays_to_primary(state)
-        hosts.run_on_primary(lambda: save(step, on_host, data_state))
+        hosts.run_on_primary(functools.partial(super().save, step, on_host, data_state))
 
     def score(self, step: int, score: float) -> None:
-        keep = super().score
-        hosts.run_on_primary(lambda: keep(step, score))
+        hosts.run_on_primary(functools.partial(super().score, step, score))
 
     def wait(self) -> None:
         hosts.run_on_primary(super().wait)

@@ -11,18 +11,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from transformer_jax.checkpoints.step_folder import (
-    PARAMS,
-    Leaves,
-    MisfitError,
-    differ_in_rows,
-    fill,
-    first_few,
-    misfits,
-    named_leaves,
-    read_some_arrays,
-    saved_arrays,
-)
+from transformer_jax.checkpoints import step_folder
+from transformer_jax.checkpoints.step_folder import PARAMS, Leaves, MisfitError, named_leaves
 from transformer_jax.checkpoints.store import open_snapshot
 from transformer_jax.errors import UserError
 
@@ -71,18 +61,19 @@ class WarmStart:
 
     def __init__(self, abstract: Any, workdir: Path, own_target: bool = False):
         folder = open_snapshot(workdir / "checkpoints", items=(PARAMS,)).folder
-        checkpoint = saved_arrays(folder, PARAMS)
+        checkpoint = step_folder.saved_arrays(folder, PARAMS)
         wanted = named_leaves(abstract)
-        names = _saved_names(wanted, checkpoint, own_target)
+        others = _saved_names(wanted, checkpoint, own_target)
+        names = {name: other for name, other in others.items() if other in checkpoint}
         # `saved` and `wanted` have the names of this model; `checkpoint` has those of the other.
-        saved = {name: checkpoint[names[name]] for name in names if names[name] in checkpoint}
+        saved = {name: checkpoint[other] for name, other in names.items()}
         refitted = [name for name in saved if _is_refitted(name, saved[name], wanted[name], names)]
         fixed = {name: wanted[name] for name in saved if name not in refitted}
-        problems = misfits(saved, fixed)
+        problems = step_folder.misfits(saved, fixed)
         if problems:
             raise MisfitError(
-                f"train.init_from: {folder} does not fit: {first_few(problems)} (the section model "
-                f"of {workdir / 'config.json'} has its sizes)"
+                f"train.init_from: {folder} does not fit: {step_folder.first_few(problems)} (the "
+                f"section model of {workdir / 'config.json'} has its sizes)"
             )
         if not saved:
             raise UserError(f"train.init_from: {folder} has no parameter of this model")
@@ -90,7 +81,7 @@ class WarmStart:
         added = [_TOKEN_TYPES] if has_types else []
         logger.info("%d of %d parameter arrays loaded from %s", len(saved), len(wanted), folder)
         log_names("new, with fresh values", [name for name in wanted if name not in saved])
-        used = {*(names[name] for name in saved), *added}
+        used = {*names.values(), *added}
         log_names("there, but not in this model", [name for name in checkpoint if name not in used])
         is_adapted = _is_decoder_only(checkpoint)
         self._silent = [name for name in wanted if is_adapted and _SILENT.search(name)]
@@ -98,7 +89,7 @@ class WarmStart:
         self._folder = folder
         self._fixed = fixed
         self._refitted = refitted
-        self._names = {name: names[name] for name in saved}
+        self._names = names
         saved_names = [*(names[name] for name in refitted), *added]
         # Without a sharding: their rows are fitted on the host before they are placed.
         self._others = {
@@ -111,7 +102,7 @@ class WarmStart:
         they are `replaced`."""
         wanted = named_leaves(params)
         targets = {self._names[name]: wanted[name] for name in self._fixed}
-        arrays = read_some_arrays(self._folder, PARAMS, targets | self._others)
+        arrays = step_folder.read_some_arrays(self._folder, PARAMS, targets | self._others)
         first_uses = {saved_name: name for name, saved_name in reversed(self._names.items())}
         loaded = {  # both stacks of an adapted decoder need buffers of their own
             name: arrays[saved] if first_uses[saved] == name else jnp.copy(arrays[saved])
@@ -121,7 +112,7 @@ class WarmStart:
             loaded[name] = _placed(np.zeros(wanted[name].shape, wanted[name].dtype), wanted[name])
         for name in self._refitted:
             loaded[name] = _refitted(name, loaded[name], wanted[name], arrays.get(_TOKEN_TYPES))
-        return fill(params, wanted | loaded)
+        return step_folder.fill(params, wanted | loaded)
 
 
 def _is_decoder_only(checkpoint: Leaves) -> bool:
@@ -148,19 +139,16 @@ def _saved_names(wanted: Leaves, checkpoint: Leaves, own_target: bool) -> dict[s
 def _other_parts(wanted: Leaves, checkpoint: Leaves) -> dict[str, str]:
     """Part of the model -> its name in the checkpoint of another architecture."""
     if _is_decoder_only(checkpoint):
-        stacks = {"encoder": "decoder"}
-        return stacks | {
-            f"{side}_{part}": name for side in _SIDES for part, name in _INPUTS.items()
-        }
+        parts = {f"{side}_{part}": name for side in _SIDES for part, name in _INPUTS.items()}
+        return parts | {"encoder": "decoder"}
     if "target_embedding/table" not in checkpoint:  # of an encoder
         parts = {f"source_{part}": name for part, name in _INPUTS.items()}
         is_shared = "source_embedding/table" not in wanted
         return parts | ({"target_embedding": "embedding"} if is_shared else {})
-    is_shared = "source_embedding/table" not in checkpoint
     is_encoder = not any(name.startswith("decoder/") for name in wanted)
     side = "source" if is_encoder else "target"
     parts = {name: f"{side}_{part}" for part, name in _INPUTS.items()}
-    if is_shared:
+    if "source_embedding/table" not in checkpoint:  # one table serves both sides
         parts |= {"source_embedding": "target_embedding", "embedding": "target_embedding"}
     return parts
 
@@ -169,7 +157,7 @@ def _is_refitted(name: str, saved: Any, wanted: Any, names: Mapping[str, str]) -
     """Returns True if the saved rows cannot be used unchanged."""
     if name in _POSITIONS and names[name] != name:
         return bool(saved.shape[1:] == wanted.shape[1:])
-    return differ_in_rows(name, saved, wanted)
+    return step_folder.differ_in_rows(name, saved, wanted)
 
 
 def _refitted(name: str, saved: Any, wanted: Any, token_types: Any) -> jax.Array:

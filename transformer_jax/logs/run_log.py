@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Protocol, Self
+from typing import Annotated, Any
 
 import numpy as np
 
@@ -53,8 +53,9 @@ class LoggingConfig(Configurable):
 _DEFAULT = LoggingConfig()
 
 
-class Log(Protocol):
-    """Receives the progress and metrics of the training loop."""
+class Log(contextlib.ExitStack):
+    """Receives the progress and metrics of the training loop. This one, of a process that writes no
+    log, does nothing with them."""
 
     def advance(self, step: int) -> None:
         """Shows that `step` steps are done. Cheap enough for every step."""
@@ -70,8 +71,8 @@ class Log(Protocol):
         """
 
 
-class RunLog:
-    """Log of one run. In a job, only process 0 has one; the others have a `NoLog`.
+class RunLog(Log):
+    """Log of one run. In a job, only process 0 has one.
 
     Writes `workdir/metrics.jsonl` (`step`, `split`, `time` in seconds since 1970, then the metrics)
     and passes the same numbers as `split/name` to the trackers.
@@ -94,6 +95,7 @@ class RunLog:
         config: LoggingConfig = _DEFAULT,
         console: "Console | None" = None,
     ):
+        super().__init__()
         workdir.mkdir(parents=True, exist_ok=True)
         self._records = RecordFile(workdir / "metrics.jsonl", last_step=start_step)
         self._trackers = [
@@ -101,6 +103,12 @@ class RunLog:
             for name in dict.fromkeys(config.trackers.split(",") if config.trackers else ())
         ]
         self._console = console
+        # Trackers get the last records even where a full disk has no room for them.
+        for tracker in self._trackers:
+            self.callback(tracker.close)
+        self.push(self._close_records)
+        if console:
+            self.callback(console.close)
 
     def advance(self, step: int) -> None:
         if self._console:
@@ -116,27 +124,15 @@ class RunLog:
         if self._console:
             self._console.record(step, split, plain)
 
-    def close(self) -> None:
-        if self._console:
-            self._console.close()
+    def _close_records(self, _: object, raised: BaseException | None, *__: object) -> None:
         try:
             self._records.close()
-        finally:  # trackers get the last records even where a full disk has no room for them
-            for tracker in self._trackers:
-                tracker.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, _: object, raised: BaseException | None, *__: object) -> None:
-        try:
-            self.close()
         except OSError:  # for example a full disk, which must not hide an earlier error
             if raised is None:
                 raise
 
 
-class ReplicaLogs(contextlib.ExitStack):
+class ReplicaLogs(Log):
     """Logs of replicas that are trained together. Progress shows the means of their metrics.
 
     Args: those of `RunLog`, with a workdir for each replica.
@@ -169,21 +165,8 @@ class ReplicaLogs(contextlib.ExitStack):
         self._console.record(step, split, {n: float(np.mean(v)) for n, v in numbers.items()})
 
 
-class NoLog(contextlib.nullcontext["NoLog"]):
-    """Log of a process that writes none."""
-
-    def __enter__(self) -> Self:
-        return self
-
-    def advance(self, step: int) -> None:
-        pass
-
-    def record(self, step: int, split: str, metrics: Mapping[str, Any]) -> None:
-        pass
-
-
-class Console:
-    """Progress of training: its lines, and what updates in place; a `Log`.
+class Console(Progress):
+    """Progress of training: its lines, and what updates in place.
 
     Lines: `step 200/4000  loss 3.214  10,453 tokens/s  lr 0.0003  12m left`.
 
@@ -195,16 +178,14 @@ class Console:
     """
 
     def __init__(self, start_step: int, num_steps: int, metric: str, style: str = "short") -> None:
-        self._progress = Progress(num_steps, start_step)
+        super().__init__(num_steps, start_step)
         self._metric = metric
         self._is_full = style == "full"
         self._latest: dict[str, str] = {}
         self._train_loss: float | None = None
 
-    def advance(self, step: int) -> None:
-        self._progress.advance(step)
-
     def record(self, step: int, split: str, metrics: Mapping[str, Any]) -> None:
+        """Shows metrics."""
         if split in _HIDDEN_SPLITS:
             return
         is_train = split == "train"
@@ -215,13 +196,13 @@ class Console:
         self._latest[split] = _join(parts if is_train else [*prefix, *parts[-1:]])
         if self._is_full:
             prefix, parts = [split], [format_metrics(metrics)]
-        time_left = self._progress.time_left() if is_train else ""
-        line = _join([f"step {step}/{self._progress.total}", *prefix, *parts, time_left])
+        time_left = self.time_left() if is_train else ""
+        line = _join([f"step {step}/{self.total}", *prefix, *parts, time_left])
         value = metrics.get("loss") if is_train else None
         if is_train:
             self._train_loss = value
         row = None if is_train else self._row(step, split, metrics)
-        self._progress.report(line, _join(self._latest.values()), value, row)
+        self.report(line, _join(self._latest.values()), value, row)
 
     def _row(self, step: int, split: str, metrics: Mapping[str, Any]) -> dict[str, str]:
         """A line of the table of evaluations."""
@@ -232,9 +213,6 @@ class Console:
             if name in metrics:
                 row[f"{split} {name}"] = four_digits(metrics[name])
         return row
-
-    def close(self) -> None:
-        self._progress.close()
 
 
 def _join(parts: Iterable[str]) -> str:

@@ -34,13 +34,6 @@ _MOST_WAITING = 1000
 _SECONDS_TO_CLOSE = 30.0
 FLUSH_SECONDS = 10  # a flush takes milliseconds
 
-# Wire types of protocol buffers.
-_VARINT = 0
-_DOUBLE = 1
-_BYTES = 2
-_FLOAT = 5
-
-_START = 1  # of SessionLog.Status
 _LARGEST_FLOAT = (2 - 2**-23) * 2.0**127
 
 
@@ -130,7 +123,7 @@ class TensorBoard(Tracker):
         (directory / name).unlink(missing_ok=True)
         self._file = (directory / name).open("xb")  # x: does not follow a link
         self._write(_double(1, now) + _bytes(3, b"brain.Event:2"))
-        session_log = _varint(1, _START)
+        session_log = _varint(1, 1)  # Status.START
         self._write(_double(1, now) + _varint(2, run.start_step + 1) + _bytes(7, session_log))
         self._flushed = -math.inf
         self._flush()
@@ -319,26 +312,26 @@ class TrackerThread:
             logger.warning("tracker %s %s; training continues", self._name, problem)
 
 
-def _key(field: int, wire_type: int) -> bytes:
-    return bytes([field << 3 | wire_type])
+# Fields of protocol buffers begin with their number and the type of what follows: an integer (0), a
+# double (1), bytes with their length (2) or a float (5).
 
 
 def _varint(field: int, value: int) -> bytes:
-    return _key(field, _VARINT) + _base_128(value)
+    return bytes([field << 3]) + _base_128(value)
 
 
 def _double(field: int, value: float) -> bytes:
-    return _key(field, _DOUBLE) + struct.pack("<d", value)
+    return struct.pack("<Bd", field << 3 | 1, value)
 
 
 def _float(field: int, value: float) -> bytes:
     if abs(value) > _LARGEST_FLOAT:  # struct would raise an OverflowError
         value = math.copysign(math.inf, value)
-    return _key(field, _FLOAT) + struct.pack("<f", value)
+    return struct.pack("<Bf", field << 3 | 5, value)
 
 
 def _bytes(field: int, value: bytes) -> bytes:
-    return _key(field, _BYTES) + _base_128(len(value)) + value
+    return bytes([field << 3 | 2]) + _base_128(len(value)) + value
 
 
 def _base_128(value: int) -> bytes:

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Int8
 
-from transformer_jax.nn.parameters import parameter_at
+from transformer_jax.nn.parameters import map_named, parameter_at
 
 WEIGHTS = ("float32", "int8")
 """Values of `decode.weights`."""
@@ -61,11 +61,11 @@ def convert_weights(kind: str, params: Any) -> Any:
 
 @jax.jit
 def _quantized(params: Any) -> Any:
-    return jax.tree_util.tree_map_with_path(_quantize, params)
+    return map_named(_quantize, params)
 
 
-def _quantize(path: Any, leaf: jax.Array) -> jax.Array | Int8Matrix:
-    parameter = parameter_at(jax.tree_util.keystr(path, simple=True, separator="/"))
+def _quantize(path: str, leaf: jax.Array) -> jax.Array | Int8Matrix:
+    parameter = parameter_at(path)
     if parameter is None or not (parameter.is_linear or parameter.kind == "embedding"):
         return leaf
     if parameter.kind == "embedding":

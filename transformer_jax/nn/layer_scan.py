@@ -4,7 +4,7 @@
 The parameters of a stack are {"layer_0": ..., ..., "layer_{N-1}": ...}; stacked they are
 {"layer_*": ...}, where each array has an axis of N layers. If layers differ in their arrays, but
 repeat after P layers (`model.layers`), they are {"layer_*_0": ..., ..., "layer_*_{P-1}": ...}: the
-first has the layers 0, P, 2 P and so on. Only training stacks them (`parallel.scan_engine`).
+first has the layers 0, P, 2 P and so on. Only training stacks them (`parallel.engines`).
 """
 
 import itertools

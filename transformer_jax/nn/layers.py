@@ -18,6 +18,7 @@ from transformer_jax.nn.experts import Experts
 from transformer_jax.nn.feed_forward import FeedForward
 from transformer_jax.nn.gated_delta import GatedDeltaNet
 from transformer_jax.nn.latent_attention import LatentAttention
+from transformer_jax.nn.parameters import named_leaves
 from transformer_jax.nn.positions import encoding_class
 from transformer_jax.nn.sublayers import POSITION_HOOKS, AttentionLayer, FeedForwardLayer
 from transformer_jax.registry import Registry
@@ -107,8 +108,7 @@ def count_active(config: TransformerConfig, params: Any) -> int:
     """Number of parameters that one token uses, fewer than all if a layer routes tokens, from the
     parameters or their shapes."""
     total = 0.0
-    for path, leaf in jax.tree_util.tree_leaves_with_path(params):
-        name = jax.tree_util.keystr(path, simple=True, separator="/")
+    for name, leaf in named_leaves(params).items():
         share = 1.0
         match = re.search(r"layer_(\d+)/feed_forward/(.+)", name)
         if match:

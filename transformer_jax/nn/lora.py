@@ -12,6 +12,7 @@ from jaxtyping import Array, Float
 
 from transformer_jax.nn.dropout import drop_elements, threefry_bits
 from transformer_jax.nn.ops import einsum
+from transformer_jax.nn.parameters import map_named
 from transformer_jax.nn.traced_numbers import dropout_rate, traced_number
 
 
@@ -69,11 +70,10 @@ Adapters = Mapping[str, LowRankAdapter]
 def with_adapters(params: Any, adapters: Adapters) -> Any:
     """Replaces each kernel that has an adapter by an `AdaptedMatrix`, which modules accept."""
 
-    def adapt(path: Any, leaf: Any) -> Any:
-        name = jax.tree_util.keystr(path, simple=True, separator="/")
+    def adapt(name: str, leaf: Any) -> Any:
         return AdaptedMatrix(leaf, adapters[name]) if name in adapters else leaf
 
-    return jax.tree_util.tree_map_with_path(adapt, params)
+    return map_named(adapt, params)
 
 
 def merge_adapters(params: Any) -> Any:

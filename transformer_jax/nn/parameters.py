@@ -7,6 +7,7 @@ imported weights rely on them.
 
 import dataclasses
 import re
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -92,6 +93,21 @@ PARAMETERS = [
 parameter without an entry does not decay and is replicated on every device."""
 
 
+def named_leaves(tree: Any) -> dict[str, Any]:
+    """Leaves of a tree by their path in it, such as "encoder/layer_0/feed_forward/inner/kernel"."""
+    leaves = jax.tree_util.tree_leaves_with_path(tree)
+    return {jax.tree_util.keystr(path, simple=True, separator="/"): leaf for path, leaf in leaves}
+
+
+def map_named(function: Callable[..., Any], tree: Any, *more: Any) -> Any:
+    """Maps `function(path, leaf, ...)` over trees, with the paths of `named_leaves`."""
+
+    def call(path: Any, *leaves: Any) -> Any:
+        return function(jax.tree_util.keystr(path, simple=True, separator="/"), *leaves)
+
+    return jax.tree_util.tree_map_with_path(call, tree, *more)
+
+
 def parameters_at(path: str) -> list[Parameter]:
     """All entries that match the end of a path."""
     return [parameter for parameter in PARAMETERS if re.search(rf"(^|_|/){parameter.end}$", path)]
@@ -107,8 +123,7 @@ def describe_unlisted(params: Any) -> str | None:
     """Names the arrays of a tree that no entry describes, or one with another number of axes, and
     what that means; None if there are none."""
     unlisted = []
-    for path, leaf in jax.tree_util.tree_leaves_with_path(params):
-        name = jax.tree_util.keystr(path, simple=True, separator="/")
+    for name, leaf in named_leaves(params).items():
         parameter = parameter_at(name)
         if parameter is None:
             unlisted.append(f"{name} {list(leaf.shape)} has no row")

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend.core import ClosedJaxpr, Jaxpr, Literal, Var, jaxpr_as_fun
 
+from transformer_jax.nn.parameters import named_leaves
 from transformer_jax.runtime import platform
 
 Atom = Var | Literal
@@ -35,8 +36,7 @@ def create_state(
       is_loaded: True for the paths of leaves that the caller loads, such as
         "frozen/base/embedding/table". They are not computed, and stay abstract.
     """
-    paths, shapes = zip(*jax.tree_util.tree_leaves_with_path(abstract), strict=True)
-    names = (jax.tree_util.keystr(path, simple=True, separator="/") for path in paths)
+    names, shapes = zip(*named_leaves(abstract).items(), strict=True)
     drawn = [index for index, name in enumerate(names) if not is_loaded(name)]
     seed = jnp.asarray(seed)
     closed = init_state.trace(seed[0] if seed.ndim else seed).jaxpr

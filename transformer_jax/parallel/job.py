@@ -64,19 +64,8 @@ def join_job[Own](job: Job, prepare: Prepare[Own], heartbeat_seconds: Callable[[
       heartbeat_seconds: of that object; a process that is silent for longer counts as lost.
 
     Raises:
-      UserError: the others cannot be found, or the processes do not agree.
-    """
-    address, device_ids = _resolve(job)
-    made = rendezvous(*address, prepare)
-    connect(*address, heartbeat_seconds(made), device_ids)
-    return made
-
-
-def _resolve(job: Job) -> tuple[tuple[str, int, int], Sequence[int] | None]:
-    """(coordinator, number of processes, this process), and its devices; None: all of the machine.
-
-    Raises:
-      UserError: a value is neither given nor detected, or the values do not fit together.
+      UserError: a field of the job is neither given nor detected, or they do not fit together; the
+        others cannot be found, or the processes do not agree.
     """
     try:
         coordinator, count, number, device_ids = ClusterEnv.auto_detect_unset_distributed_params(
@@ -90,7 +79,9 @@ def _resolve(job: Job) -> tuple[tuple[str, int, int], Sequence[int] | None]:
         raise UserError(
             f"--process_id={number} is too large for --num_processes={count}; count from 0"
         )
-    return (coordinator, count, number), device_ids
+    made = rendezvous(coordinator, count, number, prepare)
+    connect(coordinator, count, number, heartbeat_seconds(made), device_ids)
+    return made
 
 
 def connect(

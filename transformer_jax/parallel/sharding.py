@@ -15,9 +15,8 @@ import jax
 import numpy as np
 from jax.experimental import mesh_utils
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
-from jax.tree_util import KeyPath
 
-from transformer_jax.nn.parameters import parameter_at
+from transformer_jax.nn.parameters import map_named, parameter_at
 from transformer_jax.nn.per_device import LentAxis
 from transformer_jax.ranges import OneOf, Range, check_fields
 
@@ -317,8 +316,7 @@ def add_shardings(abstract: Any, mesh: Mesh) -> Any:
       ValueError: an axis cannot be divided among the devices; the message says which sizes can.
     """
 
-    def with_sharding(path: KeyPath, leaf: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
-        name = jax.tree_util.keystr(path, simple=True, separator="/")
+    def with_sharding(name: str, leaf: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
         spec = partition_spec(name)
         if spec is None or len(spec) != leaf.ndim or leaf.size == 1:
             spec = PartitionSpec()
@@ -326,7 +324,7 @@ def add_shardings(abstract: Any, mesh: Mesh) -> Any:
         sharding = NamedSharding(mesh, spec)
         return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)
 
-    return jax.tree_util.tree_map_with_path(with_sharding, abstract)
+    return map_named(with_sharding, abstract)
 
 
 def bytes_per_device(abstract: Any) -> int:

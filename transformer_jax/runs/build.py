@@ -31,7 +31,7 @@ from transformer_jax.nn.hooks import intercept_results
 from transformer_jax.nn.per_device import use_axes, use_sharded_call
 from transformer_jax.nn.transformer import HOST, Residual, rematerialized_layers, undivided_reason
 from transformer_jax.parallel import hosts, sharding
-from transformer_jax.parallel.engines import Engine, JitEngine, TrainStep, make_engine
+from transformer_jax.parallel.engines import Engine, JitEngine, ScanEngine, TrainStep, make_engine
 from transformer_jax.parallel.sharding import make_mesh, row_shards
 from transformer_jax.runs.config import errors_of
 from transformer_jax.runs.settings import Settings
@@ -203,11 +203,7 @@ def build_engine(settings: Settings, devices: Sequence[jax.Device] | None = None
     """Builds the engine on these devices, or on all; UserError if they do not fit the config."""
     with errors_of("parallel"):
         engine = make_engine(settings.parallel, make_mesh(settings.parallel, devices))
-    if not settings.model.scan_layers:
-        return engine
-    from transformer_jax.parallel.scan_engine import ScanEngine
-
-    return ScanEngine(engine)
+    return ScanEngine(engine) if settings.model.scan_layers else engine
 
 
 def abstract_state(settings: Settings, init_state: jax.stages.Wrapped, mesh: Mesh) -> Any:

@@ -24,10 +24,13 @@ from transformer_jax.errors import UserError
 from transformer_jax.logs.run_log import ReplicaLogs
 from transformer_jax.nn.lora import merge_adapters
 from transformer_jax.nn.traced_numbers import dropout_rate
-from transformer_jax.parallel.engines import Engine
+from transformer_jax.parallel.engines import (
+    Engine,
+    ReplicaEngine,
+    ScanEngine,
+    make_replica_engine,
+)
 from transformer_jax.parallel.first_state import create_state
-from transformer_jax.parallel.replicas import ReplicaEngine, make_replica_engine
-from transformer_jax.parallel.scan_engine import ScanEngine
 from transformer_jax.parallel.sharding import make_mesh, replicated
 from transformer_jax.runs import build
 from transformer_jax.runs.config import errors_of, load_json, resolve, save_json
@@ -248,7 +251,7 @@ class Replicas(SingleRun):
     @cached_property
     def engine(self) -> Engine:
         scans = self.settings.model.scan_layers
-        return ScanEngine(self._replicas, self._replicas.lead_axes) if scans else self._replicas
+        return ScanEngine(self._replicas) if scans else self._replicas
 
     @cached_property
     def _replicas(self) -> ReplicaEngine:

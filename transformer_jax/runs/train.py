@@ -9,7 +9,6 @@ import math
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,7 +22,7 @@ from transformer_jax.checkpoints.store import Snapshot
 from transformer_jax.data.batches.pipeline import StackedBatches, TrainBatches
 from transformer_jax.errors import DivergedError, Interrupted, UserError
 from transformer_jax.logs.records import read_records, recorded_splits, with_losses
-from transformer_jax.logs.run_log import Console, Log, NoLog, RunLog, four_digits
+from transformer_jax.logs.run_log import Console, Log, RunLog, four_digits
 from transformer_jax.nn.fused_attention import KernelChoice, record_kernel_choices
 from transformer_jax.nn.layers import count_parameters
 from transformer_jax.nn.lora import merge_adapters
@@ -240,10 +239,10 @@ class SingleRun:
             part = process_part(self.engine.mesh)
         return build.batches_of(self.settings, self.task, self.training.examples, rows, part)
 
-    def log(self, start: int) -> AbstractContextManager[Log]:
+    def log(self, start: int) -> Log:
         """Opens the log of metrics from step `start` on; it is closed when training ends."""
         if not hosts.is_primary():
-            return NoLog()
+            return Log()
         config = self.settings.logging
         return RunLog(self.workdir, start_step=start, config=config, console=self.console(start))
 

@@ -53,11 +53,11 @@ from transformer_jax.runtime.files import (
     PARTIAL,
     NoLocksError,
     describe_process,
-    entries_below,
     open_locked,
     parse_json,
     path_below,
     read_regular,
+    walk_paths,
 )
 
 logger = logging.getLogger(__name__)
@@ -150,9 +150,8 @@ def workdir_path(workdir: str | Path) -> Path:
     _require_regular(path / WANDB)  # the wandb library makes links inside it
     for name in (MARK, *RUN.written):
         _require_regular(path / name)
-        for entry in entries_below(path / name):
-            if not (entry.is_file(follow_symlinks=False) or entry.is_dir(follow_symlinks=False)):
-                _require_regular(Path(entry.path))
+        for part in walk_paths(path / name):
+            _require_regular(part)
     return path
 
 

@@ -112,7 +112,7 @@ def open_regular(path: Path) -> BufferedReader:
     Raises:
       OSError: the file cannot be opened, or is not regular (a link, a pipe, a device).
     """
-    return os.fdopen(_open_descriptor(path, os.O_RDONLY), "rb")
+    return open(path, "rb", opener=_open_descriptor)
 
 
 def read_regular(path: Path) -> bytes:
@@ -132,18 +132,11 @@ def parse_json(text: str | bytes) -> Any:
     return json.loads(text, parse_int=lambda digits: (int if len(digits) < 19 else float)(digits))
 
 
-def entries_below(folder: Path) -> Iterator[os.DirEntry[str]]:
-    """All entries of a folder and its subfolders. Links are not followed, and folders that cannot
-    be listed are skipped."""
-    folders = [os.fspath(folder)]
-    while folders:
-        try:
-            with os.scandir(folders.pop()) as listing:
-                entries = list(listing)
-        except OSError:
-            continue
-        folders += [entry.path for entry in entries if entry.is_dir(follow_symlinks=False)]
-        yield from entries
+def walk_paths(folder: Path) -> Iterator[Path]:
+    """Paths of all entries of a folder and its subfolders. Links are not followed, and folders that
+    cannot be listed are skipped."""
+    for parent, folders, files in folder.walk():
+        yield from (parent / name for name in (*folders, *files))
 
 
 @contextlib.contextmanager
@@ -246,9 +239,9 @@ def _locked_folder(path: Path) -> Iterator[None]:
 
 def _move_content(partial: Path, target: Path) -> None:
     """Makes a folder's content that of another folder, which is missing or empty."""
-    for entry in entries_below(partial):
-        if entry.is_file(follow_symlinks=False):
-            with open_regular(Path(entry.path)) as file:
+    for path in walk_paths(partial):
+        if path.is_file() and not path.is_symlink():
+            with open_regular(path) as file:
                 os.fsync(file.fileno())
     if partial.parent != target:
         partial.rename(target)
@@ -270,8 +263,7 @@ def open_to_append(path: Path) -> TextIO:
     Raises:
       OSError: the file cannot be written, or is not regular.
     """
-    descriptor = _open_descriptor(path, os.O_RDWR | os.O_CREAT | os.O_APPEND)
-    return os.fdopen(descriptor, "a+", buffering=1, encoding="utf-8")
+    return open(path, "a+", buffering=1, encoding="utf-8", opener=_open_descriptor)
 
 
 def open_locked(path: Path, *, wait: bool = False) -> TextIO:
@@ -322,18 +314,18 @@ def remove(path: Path) -> None:
                 raise
 
 
-def _open_descriptor(path: Path, flags: int) -> int:
+def _open_descriptor(path: str, flags: int) -> int:
     """Descriptor of a regular file. Does not block on a pipe."""
     try:
         descriptor = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
     except OSError as error:
         if error.errno == errno.ELOOP:
-            raise OSError(errno.ELOOP, "it is a link", str(path)) from error
+            raise OSError(errno.ELOOP, "it is a link", path) from error
         raise
     if stat.S_ISREG(os.fstat(descriptor).st_mode):
         return descriptor
     os.close(descriptor)
-    raise OSError(errno.EINVAL, "it is not a regular file", str(path))
+    raise OSError(errno.EINVAL, "it is not a regular file", path)
 
 
 _HEADER_BYTES = 64  # hexadecimal digits; content of any dtype is aligned after them

@@ -11,6 +11,7 @@ import math
 import os
 import resource
 import time
+import timeit
 import warnings
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -44,8 +45,11 @@ _OPTIMIZED: dict[str, bool | int | str] = {
 
 # User contexts are part of the key of jit's cache.
 _target = jax.make_user_context(None)
-_num_devices = jax.make_user_context(1)
-_reproducible = jax.make_user_context(False)
+sharded_over = jax.make_user_context(1)
+"""Context for tracing functions whose batches and parameters are divided among this number of
+devices: each has its part of a batch's rows, or of the vocabulary. `sharded_over.value` is it."""
+reproducible = jax.make_user_context(False)
+"""Context for compiling functions that give the same bits in each run, if its argument is True."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -91,26 +95,10 @@ def is_cpu() -> bool:
     return target().platform == "cpu"
 
 
-def sharded_over(num_devices: int) -> AbstractContextManager[None]:
-    """Context for tracing functions whose batches and parameters are divided among devices."""
-    return _num_devices(num_devices)
-
-
-def num_sharding_devices() -> int:
-    """Devices that divide the arrays of the functions being traced: each has its part of a batch's
-    rows, or of the vocabulary."""
-    return _num_devices.value
-
-
-def reproducible(required: bool) -> AbstractContextManager[None]:
-    """Context for compiling functions that give the same bits in each run, if that is required."""
-    return _reproducible(required)
-
-
 def needs_fixed_order() -> bool:
     """Returns True if programs are compiled for GPUs in `reproducible`; other devices add in a
     fixed order anyway."""
-    return target().platform == "gpu" and _reproducible.value
+    return target().platform == "gpu" and reproducible.value
 
 
 def require_device() -> None:
@@ -316,9 +304,8 @@ def _seconds_of_products(dtype: str) -> float:
         run = products.lower(*arrays).compile()
     except jax.errors.JaxRuntimeError:  # it does not know an option
         return math.inf
-    seconds = []
-    for _ in range(_ROUNDS):
-        start = time.process_time()
+
+    def call() -> None:
         jax.block_until_ready(run(*arrays))
-        seconds.append(time.process_time() - start)
-    return min(seconds)
+
+    return min(timeit.repeat(call, timer=time.process_time, number=1, repeat=_ROUNDS))

@@ -16,7 +16,7 @@ import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
-from typing import Any, Self
+from typing import Any
 
 from tqdm import tqdm
 
@@ -32,7 +32,7 @@ _TABLE_ROWS = 20
 _CURVE = (120, 20)  # width and height in pixels
 
 
-class Progress:
+class Progress(contextlib.AbstractContextManager["Progress"]):
     """Counts what is done, for the display of the surrounding `shown`.
 
     Args:
@@ -89,9 +89,6 @@ class Progress:
     def close(self) -> None:
         """Ends the display of this progress."""
         self._display.end(self)
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()

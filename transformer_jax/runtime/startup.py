@@ -12,6 +12,7 @@ import importlib.util
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 
 from transformer_jax.errors import UserError
 
@@ -109,9 +110,7 @@ def keep_freed_memory() -> None:
     has_plugin = any(map(importlib.util.find_spec, ("jax_plugins", "libtpu")))
     if has_plugin or not sys.platform.startswith("linux"):
         return
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    if mallopt is None:
-        return
+    mallopt = _glibc("mallopt")
     # One arena, because glibc unmaps empty arenas of threads whatever the threshold.
     mallopt(_M_ARENA_MAX, 1)
     mallopt(_M_MMAP_MAX, 0)
@@ -120,14 +119,17 @@ def keep_freed_memory() -> None:
 
 def return_large_blocks() -> None:
     """Makes glibc return freed blocks above 32 MiB to the system, against `keep_freed_memory`."""
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    if mallopt is not None:
-        mallopt(_M_MMAP_THRESHOLD, 1 << 25)  # its maximum
-        mallopt(_M_MMAP_MAX, 1 << 16)  # its default
+    mallopt = _glibc("mallopt")
+    mallopt(_M_MMAP_THRESHOLD, 1 << 25)  # its maximum
+    mallopt(_M_MMAP_MAX, 1 << 16)  # its default
 
 
 def return_unused_memory() -> None:
     """Makes glibc return all pages that are free now, such as those that compilation used."""
-    malloc_trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
-    if malloc_trim is not None:
-        malloc_trim(0)
+    _glibc("malloc_trim")(0)
+
+
+def _glibc(name: str) -> Callable[..., int]:
+    """A function of glibc; one that does nothing where there is no glibc."""
+    function: Callable[..., int] = getattr(ctypes.CDLL(None), name, lambda *_: 0)
+    return function

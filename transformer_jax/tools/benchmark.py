@@ -9,6 +9,7 @@ import resource
 import statistics
 import sys
 import time
+import timeit
 from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -26,6 +27,7 @@ from transformer_jax.lab.plan.target import GIB
 from transformer_jax.nn.int8 import convert_weights
 from transformer_jax.nn.layers import count_parameters
 from transformer_jax.nn.ops import product_dtype
+from transformer_jax.nn.parameters import named_leaves
 from transformer_jax.parallel.engines import CompiledStep, Rows
 from transformer_jax.parallel.first_state import create_state
 from transformer_jax.parallel.sharding import row_shards
@@ -259,11 +261,7 @@ def _random_batch(
 
 def median_seconds(run: Callable[[], Any], times: int) -> float:
     """Median seconds of a call that waits for its results, after some that warm up."""
-    seconds = []
-    for _ in range(_WARM_UP_STEPS + times):
-        start = time.perf_counter()
-        run()
-        seconds.append(time.perf_counter() - start)
+    seconds = timeit.repeat(run, number=1, repeat=_WARM_UP_STEPS + times)
     return statistics.median(seconds[_WARM_UP_STEPS:])
 
 
@@ -306,8 +304,7 @@ def describe(settings: Settings) -> str:
     find_sets(settings.data.name)  # the data are not read here, but their sets must exist
     training = abstract_training(settings)
     _, peak = memory_of(training.compile())
-    leaves = jax.tree_util.tree_leaves_with_path(training.state.params)
-    size = sum(leaf.size for _, leaf in leaves)
+    params = training.state.params
     devices = training.engine.mesh.devices.flatten()
     most = " at most, by the size of the data" if settings.train.scale_to_data else ""
     tokens = f"{settings.train.tokens_per_batch:,} tokens"
@@ -316,15 +313,14 @@ def describe(settings: Settings) -> str:
     summary = {
         "task": f"{settings.task.name} on {settings.data.name}",
         "model": settings.model.architecture,
-        "parameters": f"{size:,}",
+        "parameters": f"{count_parameters(params):,}",
         "batch": f"{training.rows} rows, at most {tokens}",
         "steps": f"{settings.train.num_steps:,}{most}",
         "devices": f"{devices.size} ({devices[0].device_kind})",
         "memory of a step": f"{peak / GIB:.2f} GiB a device (state, batch and temporaries)",
     }
     counts = Counter(
-        (re.sub(r"\d+", "*", jax.tree_util.keystr(path, simple=True, separator="/")), leaf.shape)
-        for path, leaf in leaves
+        (re.sub(r"\d+", "*", path), leaf.shape) for path, leaf in named_leaves(params).items()
     )
     lines = [f"batch {name:58}{x.shape!s:>18}" for name, x in training.batch.items()]
     for (name, shape), count in counts.items():

@@ -11,7 +11,7 @@ import jax
 from transformer_jax.errors import UserError
 from transformer_jax.fields import Configurable
 from transformer_jax.nn.lora import Adapters, LowRankAdapter, init_adapter
-from transformer_jax.nn.parameters import parameter_at
+from transformer_jax.nn.parameters import named_leaves, parameter_at
 from transformer_jax.nn.transformer import REMAT
 from transformer_jax.ranges import OneOf, PathPattern, Range, Steps, check_fields, short_repr
 
@@ -178,8 +178,7 @@ class LoraConfig:
         """Initializes adapters for the linear maps that match `targets`. UserError if none does."""
         assert self.rank is not None
         adapters: dict[str, LowRankAdapter] = {}
-        for number, (path, leaf) in enumerate(jax.tree_util.tree_leaves_with_path(params)):
-            name = jax.tree_util.keystr(path, simple=True, separator="/")
+        for number, (name, leaf) in enumerate(named_leaves(params).items()):
             parameter = parameter_at(name)
             if parameter is None or parameter.kind != "matrix" or not re.search(self.targets, name):
                 continue

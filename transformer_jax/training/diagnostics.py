@@ -17,6 +17,7 @@ from jax.sharding import Mesh
 from jaxtyping import Array, Float
 
 from transformer_jax.nn.hooks import HookPoint, intercept_activations, matches_pattern
+from transformer_jax.nn.parameters import named_leaves
 from transformer_jax.parallel.sharding import place_local_rows, row_shards
 from transformer_jax.runtime import platform
 from transformer_jax.training.state import TrainState
@@ -114,8 +115,8 @@ def norms(state: TrainState, update: Update) -> dict[str, Array]:
     trees = {"grad": update.grads, "update": update.updates, "param": state.trained}
     squares: dict[str, Array] = {}
     for name, tree in trees.items():
-        for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
-            key = f"{name}/{part_of(jax.tree_util.keystr(path, simple=True, separator='/'))}"
+        for path, leaf in named_leaves(tree).items():
+            key = f"{name}/{part_of(path)}"
             squares[key] = squares.get(key, 0.0) + jnp.sum(jnp.square(leaf.astype(jnp.float32)))
     return {key: jnp.sqrt(total) for key, total in squares.items()}
 

@@ -8,7 +8,7 @@ import logging
 import math
 import operator
 import time
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -58,7 +58,7 @@ class GoodputTimer:
 
     def __init__(self) -> None:
         self._start = time.perf_counter()
-        self._seconds: dict[str, float] = {}
+        self._seconds: defaultdict[str, float] = defaultdict(float)
 
     @contextlib.contextmanager
     def measure(self, activity: str) -> Iterator[None]:
@@ -67,12 +67,12 @@ class GoodputTimer:
         try:
             yield
         finally:
-            self._add(activity, time.perf_counter() - start)
+            self._seconds[activity] += time.perf_counter() - start
 
     def attribute_rest(self, activity: str) -> None:
         """Attributes all time so far that has no activity yet."""
-        rest = time.perf_counter() - self._start - sum(self._seconds.values())
-        self._add(activity, rest)
+        total = time.perf_counter() - self._start
+        self._seconds[activity] += total - sum(self._seconds.values())
 
     def shares(self) -> dict[str, float]:
         """Shares of the time so far: "goodput" of steps, and "share_ACTIVITY"."""
@@ -91,9 +91,6 @@ class GoodputTimer:
         minute."""
         total = time.perf_counter() - self._start
         return total > 60 and self.data_seconds > total / 5
-
-    def _add(self, activity: str, seconds: float) -> None:
-        self._seconds[activity] = self._seconds.get(activity, 0.0) + seconds
 
 
 class Meter:
@@ -430,9 +427,8 @@ class Loop:
             metrics |= {"overlong": self.batches.overlong, "seen": self.batches.seen}
         batches = self.batches.digest(self._streams())
         self.log.record(step, "train", metrics | {"batches": batches} | self._newest_checkpoint())
-        with self._calling_back(meter) as callbacks:
-            for callback in callbacks:
-                callback.at_record(step, metrics)
+        for callback in self._timed_callbacks(meter):
+            callback.at_record(step, metrics)
 
     def _streams(self) -> dict[str, dict[str, int]]:
         """The position in the data: each process has that of its own streams."""
@@ -443,18 +439,18 @@ class Loop:
         newest = self.checkpoints.newest_id() if hosts.is_primary() else None
         return {CHECKPOINT: newest} if newest else {}
 
-    @contextlib.contextmanager
-    def _calling_back(self, meter: Meter) -> Iterator[Sequence[Callback]]:
-        with meter.paused("callbacks") if self.callbacks else contextlib.nullcontext():
-            yield self.callbacks
+    def _timed_callbacks(self, meter: Meter) -> Iterator[Callback]:
+        """The callbacks; until the next one is asked for, the time is that of callbacks."""
+        for callback in self.callbacks:
+            with meter.paused("callbacks"):
+                yield callback
 
     def _save(self, step: int, state: TrainState, meter: Meter) -> None:
         with meter.paused("saving"):
             portable = self.to_portable(state.saved)
             self.checkpoints.save(step, portable, self._streams())
-        with self._calling_back(meter) as callbacks:
-            for callback in callbacks:
-                callback.at_checkpoint(step, portable)
+        for callback in self._timed_callbacks(meter):
+            callback.at_checkpoint(step, portable)
 
     def _evaluate(self, step: int, state: TrainState, meter: Meter, saved: bool) -> None:
         with meter.paused("evaluating"):
@@ -463,9 +459,8 @@ class Loop:
             self.patience.add(score)
             if saved:
                 self.checkpoints.score(step, _mean_of_finite(score))
-        with self._calling_back(meter) as callbacks:
-            for callback in callbacks:
-                metrics |= callback.at_evaluation(step, metrics, portable.model_params) or {}
+        for callback in self._timed_callbacks(meter):
+            metrics |= callback.at_evaluation(step, metrics, portable.model_params) or {}
         # Last, because the record shows a resumed run that the evaluation is finished.
         self.log.record(step, "valid", metrics | self._newest_checkpoint())
 

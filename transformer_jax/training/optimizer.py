@@ -14,7 +14,7 @@ import optax
 from transformer_jax.errors import UserError
 from transformer_jax.fields import Configurable
 from transformer_jax.nn.layer_scan import STACKED, has_stacks, stack_layers, unstack_layers
-from transformer_jax.nn.parameters import SIDE_GRADIENT, parameter_at
+from transformer_jax.nn.parameters import SIDE_GRADIENT, map_named, parameter_at
 from transformer_jax.nn.traced_numbers import LEARNING_RATE, traced_number
 from transformer_jax.ranges import PathPattern, Range, Steps, check_fields
 from transformer_jax.registry import Registry
@@ -285,12 +285,9 @@ def _weight_decay(decay: float) -> optax.GradientTransformation:
     def update(grads: Params, state: Any, params: Params = None) -> tuple[Params, Any]:
         # Replicas may differ in it: the number is known only when the step is traced.
         traced_decay = traced_number("optimizer.weight_decay", decay)
-        decayed = optax.add_decayed_weights(traced_decay, mask=decay_mask)
-        updates, state = decayed.update(grads, state, params)
-        return updates, state
+        return optax.add_decayed_weights(traced_decay, decay_mask).update(grads, state, params)
 
-    init = optax.add_decayed_weights(decay, mask=decay_mask).init
-    return optax.GradientTransformation(init, update)
+    return optax.add_decayed_weights(decay, decay_mask)._replace(update=update)
 
 
 def update_statistics(optimizer: optax.GradientTransformation) -> optax.GradientTransformation:
@@ -314,7 +311,7 @@ def update_statistics(optimizer: optax.GradientTransformation) -> optax.Gradient
                     return _AVERAGE_RATE * (-grad / SIDE_GRADIENT - now)
             return update if rate is None else rate * update
 
-        return _map_with_path(step, grads, updates, params), state
+        return map_named(step, grads, updates, params), state
 
     return optax.GradientTransformation(optimizer.init, update)
 
@@ -326,7 +323,7 @@ def decay_mask(params: Params) -> Params:
         parameter = parameter_at(path)
         return parameter is not None and parameter.decays
 
-    return _map_with_path(decays, params)
+    return map_named(decays, params)
 
 
 def frozen_labels(frozen: str, params: Params) -> Params:
@@ -339,7 +336,7 @@ def frozen_labels(frozen: str, params: Params) -> Params:
     def label(path: str, _: jax.Array) -> str:
         return "frozen" if re.search(frozen, path) else "trained"
 
-    labels = _map_with_path(label, params)
+    labels = map_named(label, params)
     if set(jax.tree.leaves(labels)) != {"trained", "frozen"}:
         raise UserError(f"optimizer.frozen {frozen!r} matches the paths of all parameters or none")
     return labels
@@ -384,7 +381,7 @@ def muon_axes(params: Params) -> Params:
         outputs = tuple(matrix_axes[parameter.input_axes :])
         return optax.contrib.MuonDimensionNumbers(inputs, outputs)
 
-    return _map_with_path(axes, params)
+    return map_named(axes, params)
 
 
 def unstack_for(optimizer: optax.GradientTransformation) -> optax.GradientTransformation:
@@ -400,13 +397,3 @@ def unstack_for(optimizer: optax.GradientTransformation) -> optax.GradientTransf
         return stack_layers(updates), stack_layers(new_state)
 
     return optax.GradientTransformation(optimizer.init, update)
-
-
-def _map_with_path(function: Callable[..., Any], params: Params, *more: Params) -> Params:
-    """Maps `function(path, leaf, ...)` over trees of parameters, with paths such as
-    "encoder/layer_0/..."."""
-
-    def call(path: Any, *leaves: Any) -> Any:
-        return function(jax.tree_util.keystr(path, simple=True, separator="/"), *leaves)
-
-    return jax.tree_util.tree_map_with_path(call, params, *more)

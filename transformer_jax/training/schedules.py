@@ -1,7 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Learning rate schedules: functions of the number of steps done, from 0 (section 5.3)."""
+"""Learning rate schedules: functions of the number of steps done, from 0 (section 5.3).
+
+`learning_rate` is the peak, at the end of the warm-up.
+"""
 
 import dataclasses
+import inspect
 from collections.abc import Callable, Collection
 
 import jax
@@ -12,8 +16,8 @@ from transformer_jax.fields import Configurable
 from transformer_jax.registry import Registry
 
 
-def transformer(d_model: int, warmup_steps: int, factor: float = 1.0) -> optax.Schedule:
-    """factor * d_model^-0.5 * min(step^-0.5, step * warmup_steps^-1.5) (equation 3).
+def transformer(d_model: int, warmup_steps: int, learning_rate: float = 1.0) -> optax.Schedule:
+    """d_model^-0.5 * min(step^-0.5, step * warmup_steps^-1.5) (equation 3), times `learning_rate`.
 
     The paper counts steps from 1: schedule(n - 1) is its rate at step n.
 
@@ -21,37 +25,41 @@ def transformer(d_model: int, warmup_steps: int, factor: float = 1.0) -> optax.S
       >>> float(transformer(512, 4000)(3999))  # the peak of the base model
       0.000698...
     """
-    return inverse_sqrt(factor * (d_model * warmup_steps) ** -0.5, warmup_steps)
+    return inverse_sqrt(learning_rate * (d_model * warmup_steps) ** -0.5, warmup_steps)
 
 
-def inverse_sqrt(peak: float, warmup_steps: int) -> optax.Schedule:
-    """Linear warm-up to `peak` at step `warmup_steps`, then decay by 1 / sqrt(step)."""
+def inverse_sqrt(learning_rate: float, warmup_steps: int) -> optax.Schedule:
+    """Linear warm-up until step `warmup_steps`, then decay by 1 / sqrt(step)."""
 
     def schedule(count: jax.typing.ArrayLike) -> jax.Array:
         step = jnp.asarray(count, jnp.float32) + 1
-        return peak * jnp.minimum(step / warmup_steps, jnp.sqrt(warmup_steps / step))
+        return learning_rate * jnp.minimum(step / warmup_steps, jnp.sqrt(warmup_steps / step))
 
     return schedule
 
 
-def constant(peak: float, warmup_steps: int) -> optax.Schedule:
-    """Linear warm-up to `peak` at step `warmup_steps`, then `peak`."""
-    return lambda count: peak * jnp.minimum((count + 1) / warmup_steps, 1.0)
+def constant(learning_rate: float, warmup_steps: int) -> optax.Schedule:
+    """Linear warm-up until step `warmup_steps`, then a constant rate."""
+    return lambda count: learning_rate * jnp.minimum((count + 1) / warmup_steps, 1.0)
 
 
 def linear(
-    peak: float, warmup_steps: int, decay_steps: int, final_ratio: float = 0.0
+    learning_rate: float, warmup_steps: int, decay_steps: int, final_ratio: float = 0.0
 ) -> optax.Schedule:
-    """Linear warm-up to `peak`, linear decay to `peak * final_ratio` at step `decay_steps`
-    (Devlin et al. 2019)."""
-    return wsd(peak, warmup_steps, decay_steps, decay_steps - warmup_steps, final_ratio)
+    """Linear warm-up, linear decay to `learning_rate * final_ratio` at step `decay_steps` (Devlin
+    et al. 2019)."""
+    return wsd(learning_rate, warmup_steps, decay_steps, decay_steps - warmup_steps, final_ratio)
 
 
 def wsd(
-    peak: float, warmup_steps: int, decay_steps: int, cooldown_steps: int, final_ratio: float = 0.0
+    learning_rate: float,
+    warmup_steps: int,
+    decay_steps: int,
+    cooldown_steps: int,
+    final_ratio: float = 0.0,
 ) -> optax.Schedule:
-    """Warm-up, stable, decay (Hu et al. 2024): linear warm-up, a plateau at `peak`, then linear
-    decay to `peak * final_ratio` in the last `cooldown_steps` before `decay_steps`.
+    """Warm-up, stable, decay (Hu et al. 2024): linear warm-up, a plateau, then linear decay to
+    `learning_rate * final_ratio` in the last `cooldown_steps` before `decay_steps`.
 
     Until the decay begins, runs of any length have the same rates.
     """
@@ -59,18 +67,18 @@ def wsd(
     def schedule(count: jax.typing.ArrayLike) -> jax.Array:
         left = jnp.clip((decay_steps - count - 1) / cooldown_steps, 0.0, 1.0)
         decayed = final_ratio + (1 - final_ratio) * left  # from 1 to the final ratio
-        return peak * jnp.minimum((count + 1) / warmup_steps, decayed)
+        return learning_rate * jnp.minimum((count + 1) / warmup_steps, decayed)
 
     return schedule
 
 
 def cosine(
-    peak: float, warmup_steps: int, decay_steps: int, final_ratio: float = 0.0
+    learning_rate: float, warmup_steps: int, decay_steps: int, final_ratio: float = 0.0
 ) -> optax.Schedule:
-    """Linear warm-up to `peak`, half a cosine to `peak * final_ratio` at step `decay_steps`
+    """Linear warm-up, half a cosine to `learning_rate * final_ratio` at step `decay_steps`
     (Loshchilov and Hutter 2017)."""
     schedule = optax.warmup_cosine_decay_schedule(
-        0.0, peak, warmup_steps, decay_steps, end_value=peak * final_ratio
+        0.0, learning_rate, warmup_steps, decay_steps, end_value=learning_rate * final_ratio
     )
     return lambda count: schedule(count + 1)
 
@@ -118,38 +126,22 @@ class ScheduleKind:
 _FINAL = "optimizer.final_ratio"
 _COOLDOWN = "optimizer.cooldown_steps"
 
+
+def _of_options(make: Callable[..., optax.Schedule]) -> Callable[[ScheduleOptions], optax.Schedule]:
+    """A function from options to the schedule whose parameters have their names."""
+    names = inspect.signature(make).parameters
+    return lambda options: make(**{name: getattr(options, name) for name in names})
+
+
 SCHEDULES: Registry[ScheduleKind] = Registry(
     "optimizer.schedule",
     {
-        "transformer": ScheduleKind(
-            lambda opts: transformer(opts.d_model, opts.warmup_steps, opts.learning_rate)
-        ),
-        "inverse_sqrt": ScheduleKind(
-            lambda opts: inverse_sqrt(opts.learning_rate, opts.warmup_steps)
-        ),
-        "constant": ScheduleKind(lambda opts: constant(opts.learning_rate, opts.warmup_steps)),
-        "linear": ScheduleKind(
-            lambda opts: linear(
-                opts.learning_rate, opts.warmup_steps, opts.decay_steps, opts.final_ratio
-            ),
-            decays=True,
-            optional=(_FINAL,),
-        ),
-        "cosine": ScheduleKind(
-            lambda opts: cosine(
-                opts.learning_rate, opts.warmup_steps, opts.decay_steps, opts.final_ratio
-            ),
-            decays=True,
-            optional=(_FINAL,),
-        ),
-        "wsd": ScheduleKind(
-            lambda opts: wsd(
-                *(opts.learning_rate, opts.warmup_steps, opts.decay_steps),
-                *(opts.cooldown_steps, opts.final_ratio),
-            ),
-            decays=True,
-            optional=(_FINAL, _COOLDOWN),
-        ),
+        "transformer": ScheduleKind(_of_options(transformer)),
+        "inverse_sqrt": ScheduleKind(_of_options(inverse_sqrt)),
+        "constant": ScheduleKind(_of_options(constant)),
+        "linear": ScheduleKind(_of_options(linear), decays=True, optional=(_FINAL,)),
+        "cosine": ScheduleKind(_of_options(cosine), decays=True, optional=(_FINAL,)),
+        "wsd": ScheduleKind(_of_options(wsd), decays=True, optional=(_FINAL, _COOLDOWN)),
     },
 )
 """Schedules by name, for `optimizer.schedule`.

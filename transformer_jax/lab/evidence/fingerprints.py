@@ -30,8 +30,8 @@ from transformer_jax.checkpoints.step_folder import step_folders
 from transformer_jax.data.batches.pipeline import TrainBatches
 from transformer_jax.data.sources import open_split
 from transformer_jax.lab.plan.program import lower_search
+from transformer_jax.parallel.engines import ReplicaEngine
 from transformer_jax.parallel.program_fingerprint import module_fingerprint, program_fingerprint
-from transformer_jax.parallel.replicas import ReplicaEngine
 from transformer_jax.runs import build
 from transformer_jax.runs.evaluate import greedy_search
 from transformer_jax.runs.prepare import open_training, prepare, sharing_tokenizers

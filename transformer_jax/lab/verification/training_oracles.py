@@ -22,9 +22,7 @@ from transformer_jax.lab.verification.outcomes import (
 )
 from transformer_jax.lab.verification.subject import ROWS, Subject, compile_step, first_gradients
 from transformer_jax.nn.transformer import rematerialized_layers
-from transformer_jax.parallel.engines import Engine
-from transformer_jax.parallel.replicas import make_replica_engine
-from transformer_jax.parallel.scan_engine import ScanEngine
+from transformer_jax.parallel.engines import Engine, ScanEngine, make_replica_engine
 from transformer_jax.parallel.sharding import AXIS_NAMES, DATA, ParallelConfig
 from transformer_jax.runs import build
 from transformer_jax.runs.seeds import check_alike
