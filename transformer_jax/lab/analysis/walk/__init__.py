@@ -107,18 +107,10 @@ def _step(step: WalkStep, tokens: int, others: int) -> dict[str, Any]:
         _shown(step.values, i, axis, tokens if axis.labels else others)
         for i, axis in enumerate(step.axes)
     ]
-    return {
-        "kind": step.kind,
-        "group": list(step.group),
-        "title": step.title,
+    as_they_are = ("kind", "group", "title", "section", "file", "function", "explanation")
+    return {name: getattr(step, name) for name in (*as_they_are, "shape", "example")} | {
         "formula": parse_formula(step.formula),
         "spoken": step.formula,
-        "section": step.section,
-        "file": step.file,
-        "function": step.function,
-        "explanation": step.explanation,
-        "shape": step.shape,
-        "example": list(step.example),
         "axes": [
             {
                 "name": axis.name,

@@ -113,6 +113,7 @@ def _projection_step(at: AttentionPart, kind: str) -> WalkStep:
     if at.is_cross:
         code = MultiHeadAttention.queries if is_query else MultiHeadAttention.keys_values
     words = {
+        "matrix": f"W^{kind[0].upper()}",
         "read": "the encoder's output for" if at.is_cross and not is_query else "the vector of",
         "token": at.trace.token(stack, index),
         "size": x.shape[2],
@@ -193,20 +194,13 @@ def _sum_steps(at: AttentionPart, logits: np.ndarray) -> Iterator[WalkStep]:
     yield at.step("output", at.trace.values[at.path], **words)
 
 
-_TITLES = {
-    "self_attention": "self-attention",
-    "cross_attention": "cross-attention",
-    "feed_forward": "feed-forward",
-}
-
-
 def layer_steps(trace: Trace, stack: str, index: int) -> Iterator[WalkStep]:
     """Steps of all sublayers of a layer."""
     stream = f"{stack}.layer_{index - 1}" if index else f"{stack}.input"
-    for name, title in _TITLES.items():
+    for name in ("self_attention", "cross_attention", "feed_forward"):
         path = f"{stack}.layer_{index}.{name}"
         if path in trace.values:
-            part = trace.part(stack, f"layer {index}", title)
+            part = trace.part(stack, f"layer {index}", name.replace("_", "-"))
             yield from _sublayer_steps(part, index, name, trace.values[stream])
             stream = f"{path}_residual"
 
