@@ -66,12 +66,11 @@ class AttentionPart(Part):
 
     def logits_step(self, kind: str, values: Float[np.ndarray, "H T S"], **words: Any) -> WalkStep:
         """A step of logits or weights; words "query", "key" (tokens) and "result" are added."""
-        queries = self.trace.tokens(self.stack, "query")
-        keys = self.trace.tokens(self.source, "key")
+        trace = self.trace
+        axes = ("head", trace.tokens(self.stack, "query"), trace.tokens(self.source, "key"))
         example = (0, self.index, self.key)
-        words |= {"query": self.token, "key": self.trace.token(self.source, self.key)}
+        words |= {"query": self.token, "key": trace.token(self.source, self.key)}
         words["result"] = values[example]
-        axes = ("head", queries, keys)
         return step(kind, self.group, values, axes, example, **words)
 
 
@@ -178,11 +177,10 @@ def _sum_steps(at: AttentionPart, logits: np.ndarray) -> Iterator[WalkStep]:
             f"by up to {number(difference)}: the model computes in lower precision, or is patched."
         )
     share = percent(weights[0, at.index, at.key])
-    words: dict[str, Any] = {"share": share, "difference": caution}
-    yield at.logits_step("softmax", weights, **words)
+    yield at.logits_step("softmax", weights, share=share, difference=caution)
 
     example = (0, at.index)
-    words = {"token": at.token, "result": heads[example], "more": ""}
+    words: dict[str, Any] = {"token": at.token, "result": heads[example], "more": ""}
     if not at.is_cross and encoding_class(at.config).has("extra_values"):
         words["more"] = " Relative positions add weighted vectors, one for each distance."
         words["formula"] = "head = softmax((Q K^T)/√(d_k) + B) V + R"
@@ -190,8 +188,8 @@ def _sum_steps(at: AttentionPart, logits: np.ndarray) -> Iterator[WalkStep]:
     yield step("heads", at.group, heads, axes, example, **words)
 
     count, _, size = heads.shape
-    words = {"heads": count, "size": size, "total": count * size}
-    yield at.step("output", at.trace.values[at.path], **words)
+    y = at.trace.values[at.path]
+    yield at.step("output", y, heads=count, size=size, total=count * size)
 
 
 def layer_steps(trace: Trace, stack: str, index: int) -> Iterator[WalkStep]:
@@ -236,9 +234,9 @@ def _sublayer_steps(part: Part, layer: int, name: str, stream: np.ndarray) -> It
         yield norm_step(part, "norm_after", values[path], y)
     elif c.norm_placement == "post":
         total = stream + y  # `after` is its norm
-    formula, section = RESIDUALS[c.norm_placement]
-    words: dict[str, Any] = {"formula": formula, "section": section}
-    words |= {"stream": stream[part.index], "addend": addend, "added": y[part.index]}
+    words: dict[str, Any] = {"stream": stream[part.index], "addend": addend}
+    words["added"] = y[part.index]
+    words["formula"], words["section"] = RESIDUALS[c.norm_placement]
     yield part.step("residual", total, **words)
     if c.norm_placement == "post":
         yield norm_step(part, "norm_after", total, after)
@@ -248,17 +246,13 @@ def norm_step(part: Part, kind: str, x: np.ndarray, y: np.ndarray) -> WalkStep:
     """Step of a norm of x, whose result is y."""
     c = part.trace.config
     at = x[part.index]
-    is_centred = c.norm in ("layer", "layer_unbiased")
-    before = f"have the root mean square {number(np.sqrt(np.square(at).mean()))}"
-    if is_centred:
-        deviation = np.sqrt(np.square(at - at.mean()).mean())
-        before = f"have mean {number(at.mean())} and standard deviation {number(deviation)}"
-    formula, section = NORMS.get(c.norm, (None, None))
-    code = type(make_norm(c)).__call__
-    words: dict[str, Any] = {"formula": formula, "section": section, "code": code}
-    words["before"] = before
-    words["shifted"] = " and shifted" * (c.norm == "layer")
-    return part.step(kind, y, **words)
+    words: dict[str, Any] = {"shifted": " and shifted" * (c.norm == "layer")}
+    words["before"] = f"have the root mean square {number(np.sqrt(np.square(at).mean()))}"
+    if c.norm in ("layer", "layer_unbiased"):
+        centre = f"have mean {number(at.mean())}"
+        words["before"] = f"{centre} and standard deviation {number(at.std())}"
+    words["formula"], words["section"] = NORMS.get(c.norm, (None, None))
+    return part.step(kind, y, code=type(make_norm(c)).__call__, **words)
 
 
 def _feed_forward_steps(part: Part, path: str) -> Iterator[WalkStep]:
@@ -266,18 +260,10 @@ def _feed_forward_steps(part: Part, path: str) -> Iterator[WalkStep]:
     hidden = part.trace.values[f"{path}.hidden"]
     neurons = hidden[part.index]
     largest = int(np.abs(neurons).argmax())
-    formula, section = inner_layer(c)
-    yield part.step(
-        "hidden",
-        hidden,
-        axis="neuron",
-        entry=largest,
-        formula=formula,
-        section=section,
-        active=int((neurons > 0).sum()),
-        neuron=largest,
-        largest=neurons[largest],
-    )
+    words: dict[str, Any] = {"active": int((neurons > 0).sum())}
+    words |= {"neuron": largest, "largest": neurons[largest]}
+    words["formula"], words["section"] = inner_layer(c)
+    yield part.step("hidden", hidden, "neuron", largest, **words)
     outer_formula = None if c.feed_forward_bias else "FFN(x) = h W_2"
     y = part.trace.values[path]
     yield part.step("feed_forward", y, neurons=len(neurons), formula=outer_formula)

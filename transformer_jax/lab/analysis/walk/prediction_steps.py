@@ -117,16 +117,10 @@ def _logits_step(part: Part) -> WalkStep:
         formula = f"k tanh(({formula})/k)"
     best = int(logits[part.index].argmax())
     matrix = "rows of the embedding matrix E again" if tied else "rows of an output matrix U"
-    return part.step(
-        "logits",
-        logits,
-        formula=f"z = {formula}",
-        axis=Axis("vocabulary entry", tuple(map(trace.name_of, range(logits.shape[1])))),
-        entry=best,
-        matrix=matrix,
-        highest=logits[part.index, best],
-        best=quoted(trace.name_of(best)),
-    )
+    words: dict[str, Any] = {"formula": f"z = {formula}", "matrix": matrix}
+    words |= {"highest": logits[part.index, best], "best": quoted(trace.name_of(best))}
+    axis = Axis("vocabulary entry", tuple(map(trace.name_of, range(logits.shape[1]))))
+    return part.step("logits", logits, axis, best, **words)
 
 
 def decoding_steps(trace: Trace) -> Iterator[WalkStep]:
