@@ -15,17 +15,16 @@ import time
 from typing import Any
 
 import jax
-from jax.sharding import Mesh
 
 from transformer_jax.errors import UserError
-from transformer_jax.lab.plan import mesh_search, report
+from transformer_jax.lab.plan import mesh_search
 from transformer_jax.lab.plan.program import (
-    DoesNotFitError,
     compile_search,
     compile_training_step,
     micro_batches,
     search_sizes,
 )
+from transformer_jax.lab.plan.report import cost_report, memory_report
 from transformer_jax.lab.plan.target import allow_cudnn_lowering, parse_target
 from transformer_jax.nn.ops import product_dtype
 from transformer_jax.runs.config import read_settings
@@ -55,46 +54,30 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
     trains = request["what"] == "train"
     with platform.compiling_for(devices[0]):
         dtype = product_dtype(settings.model.dtype).name
-    head = {
+    start = time.perf_counter()
+    program = (compile_training_step if trains else compile_search)(settings, devices)
+    seconds = round(time.perf_counter() - start, 1)
+    mesh = program.mesh
+    memory = memory_report(program, accelerator)
+    report: dict[str, Any] = {
         "device": str(target),
         "devices": len(devices),
         "what": request["what"],
         "versions": _versions(),
         "dtype": dtype,
         "remat": settings.train.remat,
+        "mesh": dict(mesh.shape),
+        "memory": memory,
     }
-
-    def advice(memory: dict[str, Any], mesh: Mesh) -> dict[str, Any]:
-        accumulation = {}
-        rows = 1
-        if trains:
-            count, rows = micro_batches(settings, mesh)
-            accumulation = {"accumulation_steps": count}
-        return accumulation | {
-            "advice": mesh_search.suggest_changes(memory, settings, mesh, rows),
-            "warnings": mesh_search.warnings(settings, mesh, accelerator),
-        }
-
-    start = time.perf_counter()
-    try:
-        compile_program = compile_training_step if trains else compile_search
-        program = compile_program(settings, devices)
-    except DoesNotFitError as error:
-        memory = report.refused_memory_report(str(error), error.held, accelerator)
-        head |= {"mesh": dict(error.mesh.shape), "memory": memory}
-        return head | advice(memory, error.mesh)
-    seconds = round(time.perf_counter() - start, 1)
-    memory = report.memory_report(program, accelerator)
-    return (
-        head
-        | {"engine": program.engine, "mesh": dict(program.mesh.shape), "compile_s": seconds}
-        | {"parameters": program.parameters, "active_parameters": program.active_parameters}
-        | {"tokens": program.tokens, "memory": memory}
-        | {"cache": program.cache}
-        | {"attention": [str(choice) for choice in program.attention]}
-        | report.cost_report(program, accelerator, dtype)
-        | advice(memory, program.mesh)
-    )
+    if program.compiled:
+        report |= {"compile_s": seconds, "tokens": program.tokens, **program.facts}
+        report |= cost_report(program, accelerator, dtype)
+    rows = 1
+    if trains:
+        report["accumulation_steps"], rows = micro_batches(settings, mesh)
+    report["advice"] = mesh_search.suggest_changes(memory, settings, mesh, rows)
+    report["warnings"] = mesh_search.warnings(settings, mesh, accelerator)
+    return report
 
 
 def _versions() -> dict[str, str]:

@@ -13,7 +13,7 @@ from jax.sharding import Mesh, NamedSharding
 from transformer_jax.errors import UserError, reason_of
 from transformer_jax.lab.plan.mesh_search import SearchSizes
 from transformer_jax.models.classifier import body_config
-from transformer_jax.nn.fused_attention import KernelChoice, record_kernel_choices
+from transformer_jax.nn.fused_attention import record_kernel_choices
 from transformer_jax.nn.int8 import convert_weights
 from transformer_jax.nn.layers import count_active, count_parameters
 from transformer_jax.parallel import sharding
@@ -38,50 +38,30 @@ from transformer_jax.tasks.translation import Translation
 from transformer_jax.training.profiling import step_products
 
 
-class DoesNotFitError(Exception):
-    """The compiler found that the devices have too little memory; the message is the compiler's.
-
-    Attributes:
-      mesh: of the devices.
-      held: bytes of state and batch on each device, as `Program.held`.
-    """
-
-    def __init__(self, message: str, mesh: Mesh, held: dict[str, int]):
-        super().__init__(message)
-        self.mesh = mesh
-        self.held = held
-
-
 @dataclasses.dataclass(frozen=True)
 class Program:
     """A compiled training step or search.
 
     Attributes:
-      compiled: one executable, or several that run one after another.
-      engine: "pmap" or "jit".
+      compiled: one executable, or several that run one after another; none if they do not fit.
+      refusal: the compiler's message that the devices have too little memory; empty if they fit.
       mesh: of the devices.
-      parameters: number of the model's parameters.
-      active_parameters: number of those that a token uses.
       held: bytes on each device of "parameters", "optimizer" and "batch", as far as there are any.
       flops: of the model, on all devices together; None for a search.
       tokens: that the model reads in a step, or that the search writes.
+      facts: "engine" ("pmap" or "jit"), "attention" (kernels that were chosen, with the reasons),
+        "parameters", "active_parameters" (those that a token uses) and "cache" (`cache_size`).
       loops: most runs of a loop of unknown length.
-      attention: kernels that were chosen for attention, with the reasons.
-      cache: "tokens" and "bytes" of the decoding state of one sequence of the longest length; None
-        for a model that does not decode.
     """
 
-    compiled: tuple[jax.stages.Compiled, ...]
-    engine: str
+    compiled: Sequence[jax.stages.Compiled]
+    refusal: str
     mesh: Mesh
-    parameters: int
-    active_parameters: int
     held: dict[str, int]
     flops: int | None
     tokens: int
+    facts: dict[str, Any]
     loops: int = 1
-    attention: tuple[KernelChoice, ...] = ()
-    cache: dict[str, int] | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -147,7 +127,6 @@ def compile_training_step(settings: Settings, devices: Sequence[jax.Device]) -> 
 
     Raises:
       UserError: the config, or its mesh on these devices, is impossible.
-      DoesNotFitError: the devices have too little memory.
     """
     same_bits = platform.reproducible(settings.train.reproducible)
     with platform.compiling_for(devices[0]), same_bits:
@@ -161,19 +140,17 @@ def compile_training_step(settings: Settings, devices: Sequence[jax.Device]) -> 
             "batch": sum(4 * x.size for x in training.batch.values()) // engine.row_shards,  # int32
         }
         with record_kernel_choices() as attention:
-            compiled = _compile(training.compile, engine.mesh, held)
-        read = sum(task.lengths[side] for side in task.read)
+            compiled, refusal = _compile([training.compile], engine.mesh)
         return Program(
-            compiled=(compiled,),
-            engine="jit" if engine.axis_name is None else "pmap",
-            mesh=engine.mesh,
-            parameters=count_parameters(state.params),
-            active_parameters=count_active(body_config(task.model), state.params),
-            held=held,
+            compiled,
+            refusal,
+            engine.mesh,
+            held,
             flops=training.model_flops(),
-            tokens=training.rows * read,
-            attention=tuple(attention),
-            cache=cache_size(task),
+            tokens=training.rows * sum(task.lengths[side] for side in task.read),
+            facts=_facts(task, state.params)
+            | {"engine": "jit" if engine.axis_name is None else "pmap"}
+            | {"attention": [str(choice) for choice in attention]},
         )
 
 
@@ -182,7 +159,6 @@ def compile_search(settings: Settings, devices: Sequence[jax.Device]) -> Program
 
     Raises:
       UserError: the config's task does not search, or its mesh is impossible on these devices.
-      DoesNotFitError: the devices have too little memory.
     """
     with platform.compiling_for(devices[0]):
         task = build.build_untokenized_task(settings)
@@ -194,19 +170,26 @@ def compile_search(settings: Settings, devices: Sequence[jax.Device]) -> Program
         lowered, rows, length = lower_search(settings, task, params, mesh)
         if not lowered:
             raise UserError(f"plan --decode: task {settings.task.name} searches for no outputs")
-        held = {"parameters": bytes_per_device(params)}
+        compiled, refusal = _compile([part.compile for part in lowered], mesh)
         return Program(
-            compiled=tuple(_compile(part.compile, mesh, held) for part in lowered),
-            engine="jit",
-            mesh=mesh,
-            parameters=count_parameters(plain),  # without the scales of converted weights
-            active_parameters=count_active(body_config(task.model), plain),
-            held=held,
+            compiled,
+            refusal,
+            mesh,
+            held={"parameters": bytes_per_device(params)},
             flops=None,
             tokens=rows * length,
+            # Parameters without the scales of converted weights.
+            facts=_facts(task, plain) | {"engine": "jit", "attention": []},
             loops=length,
-            cache=cache_size(task),
         )
+
+
+def _facts(task: Task, params: Any) -> dict[str, Any]:
+    return {
+        "parameters": count_parameters(params),
+        "active_parameters": count_active(body_config(task.model), params),
+        "cache": cache_size(task),
+    }
 
 
 def lower_search(
@@ -235,7 +218,8 @@ def lower_search(
 
 
 def cache_size(task: Task) -> dict[str, int] | None:
-    """Size of one sequence's decoding state, `Program.cache`."""
+    """Size of the decoding state of one sequence of the longest length, its "tokens" and "bytes";
+    None for a model that does not decode."""
     length = max(task.lengths.values())
     measure = getattr(task.model, "state_bytes", None)
     if measure is None:
@@ -305,13 +289,14 @@ def micro_batches(settings: Settings, mesh: Mesh) -> tuple[int, int]:
 
 
 def _compile(
-    compile_program: Callable[[], jax.stages.Compiled], mesh: Mesh, held: dict[str, int]
-) -> jax.stages.Compiled:
+    programs: Sequence[Callable[[], jax.stages.Compiled]], mesh: Mesh
+) -> tuple[list[jax.stages.Compiled], str]:
+    """`Program.compiled` and `Program.refusal`."""
     try:
-        return compile_program()
+        return [compile_program() for compile_program in programs], ""
     except jax.errors.JaxRuntimeError as error:
         if "RESOURCE_EXHAUSTED" in str(error):
-            raise DoesNotFitError(str(error), mesh, held) from error
+            return [], str(error)
         axes = ", ".join(f"{axis} {size}" for axis, size in mesh.shape.items())
         raise UserError(
             f"plan: the compiler fails on this step with {axes}: {reason_of(error)}; "
