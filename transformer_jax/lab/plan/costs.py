@@ -41,9 +41,8 @@ _FREE_CALLS = re.compile(r'custom_call_target="(AllocateBuffer|\w*Bitcast|Shardi
 _CONTRACTED = re.compile(r'\blhs_contracting_(?:dims=\{|dimensions":\[)([^\]}]*)')
 _TRANSFERS = ("copy-start", "slice-start")
 _SLICES = ("dynamic-slice", "gather", "slice")
-_RAGGED = "ragged-dot-none"  # prefix of grouped products on TPUs
+_RAGGED = "ragged-dot-none"  # prefix of TPUs' products of rows with one of several matrices each
 _SPLASH = "splash_mha_"  # prefix of its calls
-_SPLASH_QUERY = 2  # index of the queries among its operands
 _MATRIX_UNIT = 128  # width of a TPU's
 
 _DTYPES = {"bf16": "bfloat16", "f16": "float16", "s8": "int8", "u8": "int8"}
@@ -241,19 +240,33 @@ def product_flops(instruction: HloInstruction) -> tuple[int, str]:
     return sum(flops for flops, _ in products), max(products)[1]
 
 
+def _factors(instruction: HloInstruction) -> list[HloArray]:
+    """The two arrays that a product multiplies; of attention, queries and keys."""
+    first = 0
+    if instruction.name.startswith(_SPLASH):
+        first = 2
+    elif instruction.name.startswith(_RAGGED):
+        first = -2
+    factors = instruction.operands[first:][:2]
+    return [operand.arrays[0] for operand in factors if operand.arrays]
+
+
 def _instruction_flops(instruction: HloInstruction) -> int:
+    factors = _factors(instruction)
     size = instruction.arrays[0].size if instruction.arrays else 0
     if instruction.opcode == "dot" or re.search(r"\$gemm|\$lt\$matmul", instruction.attributes):
         contracted = _CONTRACTED.search(instruction.attributes)
         axes = parse_ints(contracted[1]) if contracted else ()
-        left = instruction.operands[0].arrays[0].dims
-        return 2 * size * math.prod(left[axis] for axis in axes)
+        return 2 * size * math.prod(factors[0].dims[axis] for axis in axes)
     if instruction.opcode == "convolution":
         return 2 * size * _contracted_by_convolution(instruction)
     if instruction.opcode != "custom-call":
         return 0
     if instruction.name.startswith(_RAGGED):
-        return _ragged_flops(instruction)
+        rows, width = factors[0].dims
+        result = instruction.arrays[0].dims
+        # Rows with one of several matrices each, or else the gradient of the matrices.
+        return 2 * (size * width if len(result) == 2 else rows * math.prod(result[1:]))
     return _attention_flops(instruction)
 
 
@@ -262,7 +275,7 @@ def _contracted_by_convolution(instruction: HloInstruction) -> int:
 
     Batch axes are spatial axes there, dilated so that each output meets one position of the window.
     """
-    left, right = (operand.arrays[0].dims for operand in instruction.operands[:2])
+    left, right = (factor.dims for factor in _factors(instruction))
     labels = re.search(r"dim_labels=(\w+)_(\w+)->(\w+)", instruction.attributes)
     if not labels:
         return 0
@@ -274,16 +287,6 @@ def _contracted_by_convolution(instruction: HloInstruction) -> int:
     return count
 
 
-def _ragged_flops(instruction: HloInstruction) -> int:
-    """FLOPs of a product of rows with one of several matrices each on TPUs, or of the gradient of
-    the matrices; the operands are the last two."""
-    left = instruction.operands[-2].arrays[0]
-    result = instruction.arrays[0]
-    if len(result.dims) == 2:
-        return 2 * result.size * left.dims[1]
-    return 2 * left.dims[0] * math.prod(result.dims[1:])
-
-
 def _attention_flops(instruction: HloInstruction) -> int:
     """FLOPs of fused attention: two products forward, five backward; 0 for other calls.
 
@@ -291,15 +294,12 @@ def _attention_flops(instruction: HloInstruction) -> int:
     fewer elements than the matrix unit is wide takes as long as one of that width.
     """
     visited = Fraction(1)  # of all blocks; the program may not say
-    if "$fmha" in instruction.attributes:
-        is_backward = "Backward" in instruction.attributes
-        query, key = (operand.arrays[0].dims for operand in instruction.operands[:2])
-        size = math.prod(query)
-        length = key[1]
-    elif instruction.name.startswith(_SPLASH):
+    is_splash = instruction.name.startswith(_SPLASH)
+    if not is_splash and "$fmha" not in instruction.attributes:
+        return 0
+    query, key = (factor.dims for factor in _factors(instruction))
+    if is_splash:
         is_backward = instruction.name.startswith(_SPLASH + "d")  # dq, dkv
-        operands = instruction.operands[_SPLASH_QUERY : _SPLASH_QUERY + 2]
-        query, key = (operand.arrays[0].dims for operand in operands)
         size = math.prod(query[:-1]) * max(query[-1], _MATRIX_UNIT)
         length = key[-2]
         mask = instruction.operands[1]
@@ -307,7 +307,9 @@ def _attention_flops(instruction: HloInstruction) -> int:
         if blocks:
             visited = Fraction(sum(block > 0 for block in blocks), len(blocks))
     else:
-        return 0
+        is_backward = "Backward" in instruction.attributes
+        size = math.prod(query)
+        length = key[1]
     products = 5 if is_backward else 2
     return int(visited * products * 2 * size * length)
 
@@ -317,15 +319,8 @@ def _dtype(instruction: HloInstruction) -> str:
 
     float32 that the hardware may round is "tensorfloat32".
     """
-    first = 0
-    if instruction.name.startswith(_SPLASH):
-        first = _SPLASH_QUERY
-    elif instruction.name.startswith(_RAGGED):
-        first = -2
-    dtype = "f32"
-    for operand in instruction.operands[first : first + 1]:  # an instruction may have no operands
-        if operand.arrays:
-            dtype = operand.arrays[0].dtype
+    factors = _factors(instruction)
+    dtype = factors[0].dtype if factors else "f32"
     if "algorithm=dot_bf16_bf16_f32" in instruction.attributes:
         return "bfloat16"  # its operands are rounded when they are read
     exact = re.search(
@@ -456,21 +451,17 @@ def _first_group(attributes: str, size: int) -> np.ndarray:
 def _group_along(axes: str, chosen: str) -> np.ndarray:
     """First group along axes such as `'fsdp':(1)2` of a mesh such as `'data'=2,'fsdp'=4`."""
     sizes = {name: int(size) for name, size in re.findall(r"'(\w+)'=(\d+)", axes)}
-    shape: list[int] = []
-    group_axes: list[int] = []
     parts = {
         name: (int(before or 1), int(size or sizes[name]))
         for name, before, size in re.findall(r"'(\w+)'(?::\((\d+)\)(\d+))?", chosen)
     }
     # Each axis becomes three: before the part, the part that the group spans, and after it.
+    shape: list[int] = []
     for name, size in sizes.items():
         before, part = parts.get(name, (1, 1))
-        if name in parts:
-            group_axes.append(len(shape) + 1)
         shape += [before, part, size // before // part]
-    indices = np.arange(math.prod(shape)).reshape(shape)
-    index = [slice(None) if axis in group_axes else 0 for axis in range(len(shape))]
-    return indices[tuple(index)].ravel()
+    index = (0, slice(None), 0) * len(sizes)
+    return np.arange(math.prod(shape)).reshape(shape)[index].ravel()
 
 
 def _axes_of(group: np.ndarray, mesh: Mesh) -> tuple[str, ...]:
