@@ -424,9 +424,7 @@ def plan(args: argparse.Namespace) -> None:
         return
     report = planning.plan(settings, decode=args.decode, **target)
     if not args.decode:
-        from transformer_jax.lab.plan.packing import packing_speed
-
-        report["packing"] = packing_speed(settings)
+        report["packing"] = planning.packing_speed(settings)
     # On a terminal the table comes last, without the hundreds of groups before it.
     hidden = {"kernel_groups"} if terminal.is_stdout_terminal() else set()
     write_json({name: value for name, value in report.items() if name not in hidden})
@@ -545,7 +543,7 @@ def tokenize(args: argparse.Namespace) -> None:
 
     A table at the end has tokens, unknown ones, characters per token and the vocabulary of each.
     """
-    from transformer_jax.lab.analysis.tokens import compare_tokens, open_tokenizers
+    from transformer_jax.lab.analysis.tables import compare_tokens, open_tokenizers
 
     stdin = terminal.binary_stdin()
     tokenizers: dict[str, Any] = {}

@@ -8,11 +8,12 @@ import jax
 import pytest
 
 import transformer_jax as tj
+from tests.conftest import QUICKSTART
 from tests.refusals import assert_refused
 from transformer_jax.lab.plan import child, mesh_search, plan, program, report, target
 from transformer_jax.parallel.engines import JitEngine
 from transformer_jax.runs.build import build_untokenized_task
-from transformer_jax.runs.config import read_settings
+from transformer_jax.runs.config import read_settings, resolve_file
 from transformer_jax.runtime.accelerators import ACCELERATORS
 
 
@@ -173,3 +174,25 @@ def test_what_cannot_be_planned_is_refused(planned, tiny_config, monkeypatch):
             "tensor 1: UNIMPLEMENTED: fusion of two; an": step,
         }
     )
+
+
+# --- Packing ---
+
+
+def test_tokens_of_the_data_that_are_here_are_packed(tiny_config, monkeypatch):
+    monkeypatch.setattr(plan, "_SECONDS", 0.05)
+    assert plan.packing_speed(read_settings(tiny_config()))["tokens_per_s"] > 1000
+
+
+@pytest.mark.parametrize(
+    "fields, reason",
+    [
+        ({"data.name": "multi30k_en_de"}, "is not on this machine"),
+        ({"data.name": "tfds", "data.tfds_name": "lm1b"}, "may have to be downloaded"),
+    ],
+)
+def test_other_data_are_not_downloaded(fields, reason, tmp_path, monkeypatch):
+    monkeypatch.setenv("TRANSFORMER_JAX_DATA", str(tmp_path))
+    settings = resolve_file(QUICKSTART, fields)
+    assert plan.packing_speed(settings)["reason"].endswith(reason)
+    assert not list(tmp_path.iterdir())

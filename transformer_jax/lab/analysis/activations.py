@@ -196,7 +196,7 @@ class Attention(Summarized):
     @property
     def kinds(self) -> list[str]:
         """Kinds of attention that the model has, of `KINDS`."""
-        return [kind for kind in KINDS if self._places(kind, "weights")]
+        return [kind for kind in KINDS if self._modules(kind)]
 
     def weights(self, kind: str) -> Float[np.ndarray, "L H T S"]:
         """Attention weights of a kind; each row sums to 1, and masked keys have 0."""
@@ -213,26 +213,23 @@ class Attention(Summarized):
         Raises:
           KeyError: these were not collected.
         """
-        places = self._places(kind, what)
-        if not places:
+        paths = [f"{module}.{what}" for module in self._modules(kind).values()]
+        if not paths or paths[0] not in self.values:
             raise KeyError(f"no {what} of {kind} attention; there are {', '.join(self.values)}")
-        return np.stack([self.values[place] for place in places])
-
-    def _places(self, kind: str, what: str) -> list[str]:
-        """Paths in the layers that have weights, or the one path of a stack that attends once
-        (recurrent decoder)."""
-        stack, _ = KINDS[kind]
-        end = f"{'cross_attention' if kind == 'cross' else 'self_attention'}.{what}"
-        places = [f"{stack}.{end}", *(f"{stack}.layer_{i}.{end}" for i in self.layers(kind))]
-        return [place for place in places if place in self.values]
+        return np.stack([self.values[path] for path in paths])
 
     def layers(self, kind: str) -> list[int]:
         """Numbers of the layers that have attention of a kind; others, such as linear attention,
         have no weights."""
-        stack, _ = KINDS[kind]
+        return list(self._modules(kind))
+
+    def _modules(self, kind: str) -> dict[int, str]:
+        """Number of each layer that has weights -> path of its attention. A stack that attends once
+        (recurrent decoder) is layer 0."""
         name = "cross_attention" if kind == "cross" else "self_attention"
-        path = re.compile(rf"{stack}\.layer_(\d+)\.{name}\.weights")
-        return sorted(int(match[1]) for match in map(path.fullmatch, self.values) if match)
+        path = re.compile(rf"({KINDS[kind][0]}(?:\.layer_(\d+))?\.{name})\.weights")
+        matches = filter(None, map(path.fullmatch, self.values))
+        return dict(sorted((int(match[2] or 0), match[1]) for match in matches))
 
     def stacks(self, kind: str) -> tuple[str, str]:
         """Stack of the queries and stack of the keys."""

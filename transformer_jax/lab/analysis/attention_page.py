@@ -4,10 +4,8 @@
 import contextlib
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
-
-import numpy as np
 
 from transformer_jax.lab.analysis.pages import asset, pack_scaled, pack_weights, page
 from transformer_jax.summary import counted
@@ -96,7 +94,7 @@ def _kind(attention: Any, kind: str) -> dict[str, Any]:
         "queriesOf": queries,
         "keysOf": keys,
         "heads": weights.shape[1],
-        "layers": list(attention.layers(kind)) or [0],
+        "layers": attention.layers(kind),
         "weights": list(map(pack_weights, weights)),
         "queries": [None] * len(weights),
         "keys": [None] * len(weights),
@@ -108,9 +106,18 @@ def _add_vectors(
     kinds: Mapping[str, dict[str, Any]], attention: Any, room: int
 ) -> dict[str, list[int]]:
     """Adds at most `room` bytes of queries and keys; returns the layers left out, by kind."""
+    collected = {}
+    for kind in reversed(attention.kinds):
+        with contextlib.suppress(KeyError):  # they were not collected
+            collected[kind] = {name: attention.of(kind, name) for name in ("queries", "keys")}
+    layers = [
+        (kind, layer)
+        for kind, vectors in collected.items()
+        for layer in range(len(vectors["queries"]))
+    ]
     left_out: dict[str, list[int]] = {}
-    for kind, layer, vectors in _vectors(attention):
-        packed = {name: pack_scaled(values) for name, values in vectors.items()}
+    for kind, layer in sorted(layers, key=lambda place: -place[1]):  # the last ones first
+        packed = {name: pack_scaled(values[layer]) for name, values in collected[kind].items()}
         size = sum(len(json.dumps(array)) for array in packed.values())
         if size > room:
             left_out.setdefault(kind, []).append(layer)
@@ -119,19 +126,6 @@ def _add_vectors(
         for name, array in packed.items():
             kinds[kind][name][layer] = array
     return left_out
-
-
-def _vectors(attention: Any) -> Iterator[tuple[str, int, dict[str, np.ndarray]]]:
-    """(kind, layer, {"queries": [H, T, K], "keys": [G, S, K]}), last layers first."""
-    collected = {}
-    for kind in reversed(attention.kinds):
-        with contextlib.suppress(KeyError):  # they were not collected
-            collected[kind] = {name: attention.of(kind, name) for name in ("queries", "keys")}
-    depth = max((len(vectors["queries"]) for vectors in collected.values()), default=0)
-    for layer in reversed(range(depth)):
-        for kind, vectors in collected.items():
-            if layer < len(vectors["queries"]):
-                yield kind, layer, {name: values[layer] for name, values in vectors.items()}
 
 
 def _without_infinities(beams: BeamTree) -> dict[str, Any]:
