@@ -10,7 +10,7 @@ import pytest
 import transformer_jax as tj
 from tests.conftest import QUICKSTART
 from tests.refusals import assert_refused
-from transformer_jax.lab.plan import child, mesh_search, plan, program, report, target
+from transformer_jax.lab.plan import mesh_search, plan, program, report, target
 from transformer_jax.parallel.engines import JitEngine
 from transformer_jax.runs.build import build_untokenized_task
 from transformer_jax.runs.config import read_settings, resolve_file
@@ -26,7 +26,7 @@ def planned(tiny_config):
         request = {"config": config.to_dict(), "modules": [], "device": "h100:1", "slices": 1}
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(target.Target, "devices", lambda self: jax.devices()[:1])
-            found = child.answer(request | {"what": what}) | {"note": plan.NOTE}
+            found = plan.answer(request | {"what": what}) | {"note": plan.NOTE}
         return json.loads(json.dumps(found))
 
     return make

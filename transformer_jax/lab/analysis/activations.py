@@ -345,13 +345,13 @@ def _logits_of(model: Any, params: Any, reading: ModelInputs, streams: np.ndarra
     """
     path = f"{reading.last_stack}.layer_{len(streams) - 2}"
     rows = round_up_rows(len(streams), params)
+    depth, length, *features = streams.shape
     width = reading.inputs[-2].shape[1]  # a classifier's last input is its texts, not a row
-    padding = [(0, rows - len(streams)), (0, width - streams.shape[1])]
-    padding += [(0, 0)] * (streams.ndim - 2)
+    padded = np.zeros((rows, width, *features), streams.dtype)
+    padded[:depth, :length] = streams
     inputs = [np.repeat(x, rows, axis=0) for x in reading.inputs]
-    placed = place_like(params, {"streams": np.pad(streams, padding), "inputs": inputs})
-    logits = unpad(_hidden_program(model, path)(params, **placed), len(streams))
-    return logits[:, : streams.shape[1]]
+    placed = place_like(params, (padded, inputs))
+    return unpad(_hidden_program(model, path)(params, *placed), depth)[:, :length]
 
 
 @functools.lru_cache(maxsize=16)

@@ -75,13 +75,12 @@ def patch_grid(
     program = jax.jit(measures_of, compiler_options=platform.compiler_options())
     cells = np.array([*np.ndindex(len(paths), length)], np.int32)
     rows = round_up_rows(min(CELLS, len(cells)), params)
-    inputs = [np.repeat(x, rows, axis=0) for x in reading.inputs]
-    placed = place_like(params, {"inputs": inputs})["inputs"]
+    inputs = place_like(params, [np.repeat(x, rows, axis=0) for x in reading.inputs])
     values = jnp.asarray(change)
     measures: list[np.ndarray] = []
     for start in range(0, len(cells), rows):
         batch = np.resize(cells[start : start + rows], (rows, 2))  # the last one is filled up
-        measures += [*hosts.to_host(program(params, placed, values, place_like(params, batch)))]
+        measures += [*hosts.to_host(program(params, inputs, values, place_like(params, batch)))]
     return np.array(measures[: len(cells)]).reshape(len(paths), length)
 
 

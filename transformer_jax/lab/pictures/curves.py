@@ -6,7 +6,6 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
 from transformer_jax.errors import UserError
@@ -114,8 +113,21 @@ def draw_recipe(
     counts = np.unique(np.linspace(0, num_steps - 1, 500).astype(int))  # about one a pixel
     axes[0].plot(counts + 1, [float(schedule(count)) for count in counts])
     axes[0].set(xlabel="step", ylabel=UNITS["learning_rate"])
-    if encodings is not None:
-        _draw_encodings(figure, axes[1], axes[2], encodings)
+    if encodings is None:
+        return figure
+    _, whole, few = axes
+    largest = np.abs(encodings).max()
+    image = whole.imshow(encodings.T, cmap="RdBu", aspect="auto", vmin=-largest, vmax=largest)
+    whole.set(xlabel="position", ylabel="dimension")
+    whole.grid(False)
+    figure.colorbar(image, ax=whole, label="position encoding")
+    width = encodings.shape[1]
+    # The first dimensions oscillate too fast to see.
+    dimensions = sorted({width // 8, width // 4, width // 4 + 1, width // 2})
+    for dimension, line in zip(dimensions, LINES, strict=False):
+        few.plot(encodings[:, dimension], ls=line, label=f"dimension {dimension}")
+    few.set(xlabel="position", ylabel="encoding")
+    few.legend()
     return figure
 
 
@@ -144,21 +156,6 @@ def draw_profiles(
         ax.set_ylim(bottom=0)
     add_legend(figure, list(lines.values()))
     return figure
-
-
-def _draw_encodings(figure: Picture, whole: Axes, few: Axes, encodings: np.ndarray) -> None:
-    largest = np.abs(encodings).max()
-    image = whole.imshow(encodings.T, cmap="RdBu", aspect="auto", vmin=-largest, vmax=largest)
-    whole.set(xlabel="position", ylabel="dimension")
-    whole.grid(False)
-    figure.colorbar(image, ax=whole, label="position encoding")
-    width = encodings.shape[1]
-    # The first dimensions oscillate too fast to see.
-    dimensions = sorted({width // 8, width // 4, width // 4 + 1, width // 2})
-    for dimension, line in zip(dimensions, LINES, strict=False):
-        few.plot(encodings[:, dimension], ls=line, label=f"dimension {dimension}")
-    few.set(xlabel="position", ylabel="encoding")
-    few.legend()
 
 
 def _legend(runs: Sequence[str], splits: Collection[str]) -> list[Line2D]:

@@ -2,6 +2,9 @@
 """Plans: the cost of a config's training step or search on devices that are not here, and the speed
 at which this machine packs its batches."""
 
+import contextlib
+import dataclasses
+import importlib.metadata
 import json
 import logging
 import os
@@ -12,10 +15,10 @@ import time
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 from ml_collections import ConfigDict
 
-from transformer_jax.data.batches.pipeline import TrainBatches
 from transformer_jax.data.examples import Corpus, Selection
 from transformer_jax.data.files.text import TextBlocks
 from transformer_jax.data.sets.download import without_downloads
@@ -26,17 +29,32 @@ from transformer_jax.lab.plan.mesh_search import (
     candidate_meshes,
     rank_key,
     settings_by_memory,
+    suggest_changes,
     varied_fields,
+    warnings,
 )
-from transformer_jax.lab.plan.report import plan_as_text
-from transformer_jax.lab.plan.target import ENVIRONMENT, GIB, parse_target, require_compiler
+from transformer_jax.lab.plan.program import (
+    compile_search,
+    compile_training_step,
+    micro_batches,
+    search_sizes,
+)
+from transformer_jax.lab.plan.report import cost_report, memory_report, plan_as_text
+from transformer_jax.lab.plan.target import (
+    ENVIRONMENT,
+    GIB,
+    allow_cudnn_lowering,
+    parse_target,
+    require_compiler,
+)
+from transformer_jax.nn.ops import product_dtype
 from transformer_jax.runs import build
-from transformer_jax.runs.config import nested, override, resolve
+from transformer_jax.runs.config import nested, override, read_settings, resolve
 from transformer_jax.runs.outside import refuse_loaded
 from transformer_jax.runs.prepare import build_tokenizers
-from transformer_jax.runs.settings import COMMAND, Settings
-from transformer_jax.runs.user_modules import Modules
-from transformer_jax.tasks.interface import Task
+from transformer_jax.runs.settings import COMMAND, Origin, Settings
+from transformer_jax.runs.user_modules import Modules, load_modules
+from transformer_jax.runtime import platform
 from transformer_jax.tokenization import load_tokenizers
 
 logger = logging.getLogger(__name__)
@@ -150,7 +168,8 @@ def does_not_fit_message(report: dict[str, Any]) -> str:
 def _run_child(
     settings: Settings, device: str, slices: int, what: str, modules: Modules
 ) -> dict[str, Any]:
-    """What `child.answer` returns, from a process of its own.
+    """What `answer` returns, from a process of its own: `target.ENVIRONMENT` must be set before JAX
+    starts, and the compiler for absent devices and the caller's JAX must not disturb each other.
 
     Raises:
       UserError: the child rejected the request.
@@ -163,7 +182,7 @@ def _run_child(
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
     environment.pop("JAX_COMPILATION_CACHE_DIR", None)  # for the local devices
     done = subprocess.run(
-        [sys.executable, "-m", "transformer_jax.lab.plan.child"],
+        [sys.executable, "-m", "transformer_jax.lab.plan.plan"],
         input=json.dumps(request, default=str),
         capture_output=True,
         text=True,
@@ -178,6 +197,77 @@ def _run_child(
     if "error" in answer:
         raise UserError(answer["error"])
     return answer["report"]
+
+
+def answer(request: dict[str, Any]) -> dict[str, Any]:
+    """Compiles what a request asks for, and reports its costs.
+
+    Args:
+      request: "config" (nested), "modules", "device", "slices" and "what": "train", "decode" or
+        "sizes", which only returns the fields of `SearchSizes`.
+
+    Raises:
+      UserError: the config or the devices are impossible.
+    """
+    load_modules(request["modules"])
+    settings = read_settings(request["config"], {}, Origin("config", "plan"))
+    target = parse_target(request["device"], request["slices"])
+    devices = target.devices()
+    accelerator = target.accelerator
+    allow_cudnn_lowering(devices[0])
+    if request["what"] == "sizes":
+        return dataclasses.asdict(search_sizes(settings, devices))
+    trains = request["what"] == "train"
+    with platform.compiling_for(devices[0]):
+        dtype = product_dtype(settings.model.dtype).name
+    start = time.perf_counter()
+    program = (compile_training_step if trains else compile_search)(settings, devices)
+    seconds = round(time.perf_counter() - start, 1)
+    mesh = program.mesh
+    memory = memory_report(program, accelerator)
+    report: dict[str, Any] = {
+        "device": str(target),
+        "devices": len(devices),
+        "what": request["what"],
+        "versions": _versions(),
+        "dtype": dtype,
+        "remat": settings.train.remat,
+        "mesh": dict(mesh.shape),
+        "memory": memory,
+    }
+    if program.compiled:
+        report |= {"compile_s": seconds, "tokens": program.tokens, **program.facts}
+        report |= cost_report(program, accelerator, dtype)
+    rows = 1
+    if trains:
+        report["accumulation_steps"], rows = micro_batches(settings, mesh)
+    report["advice"] = suggest_changes(memory, settings, mesh, rows)
+    report["warnings"] = warnings(settings, mesh, accelerator)
+    return report
+
+
+def _versions() -> dict[str, str]:
+    """Versions of the packages that compile; absent ones are left out."""
+    versions = {}
+    for name in ("jax", "jaxlib", "libtpu", "jax-cuda13-plugin"):
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            versions[name] = importlib.metadata.version(name)
+    return versions
+
+
+def main() -> None:
+    """Answers the request on stdin, both JSON; other output to stdout goes to stderr."""
+    # The descriptors, since the compilers are C++ and do not know sys.stdout.
+    stdout = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8")
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+    jax.config.update("jax_enable_compilation_cache", False)
+    response: dict[str, Any]
+    try:
+        response = {"report": answer(json.load(sys.stdin))}
+    except UserError as error:
+        response = {"error": str(error)}
+    json.dump(response, stdout)
+    stdout.close()
 
 
 def packing_speed(settings: Settings) -> dict[str, Any]:
@@ -208,11 +298,15 @@ def _measure(settings: Settings, folder: Path) -> int:
     tokenizers = load_tokenizers(folder)
     task = build.build_task(settings, build.vocab_sizes(tokenizers), tokenizers)
     rows = build.batch_rows(settings, task)
-    batches = build.batches_of(settings, task, texts, rows, logs_overlong=False)
-    try:
-        return _tokens_per_s(batches, task)
-    finally:
-        batches.close()
+    packed = build.batches_of(settings, task, texts, rows, logs_overlong=False)
+    with contextlib.closing(packed) as batches:
+        next(batches)  # the thread has started
+        start = time.perf_counter()
+        tokens = 0
+        while time.perf_counter() - start < _SECONDS:
+            batch = next(batches)
+            tokens += sum(int((batch[f"{side}_segment_ids"] > 0).sum()) for side in task.read)
+        return round(tokens / (time.perf_counter() - start))
 
 
 def _first_texts(examples: Corpus) -> Selection:
@@ -226,11 +320,5 @@ def _first_texts(examples: Corpus) -> Selection:
     return Selection(examples, np.arange(count))
 
 
-def _tokens_per_s(batches: TrainBatches, task: Task) -> int:
-    next(batches)  # the thread has started
-    start = time.perf_counter()
-    tokens = 0
-    while time.perf_counter() - start < _SECONDS:
-        batch = next(batches)
-        tokens += sum(int((batch[f"{side}_segment_ids"] > 0).sum()) for side in task.read)
-    return round(tokens / (time.perf_counter() - start))
+if __name__ == "__main__":
+    main()

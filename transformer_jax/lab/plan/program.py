@@ -195,7 +195,8 @@ def _facts(task: Task, params: Any) -> dict[str, Any]:
 def lower_search(
     settings: Settings, task: Task, params: Any, mesh: Mesh
 ) -> tuple[list[jax.stages.Lowered], int, int]:
-    """Lowers the search of a batch: longest inputs, longest outputs, as `predict` runs it.
+    """Lowers the search of a batch as `predict` runs it: longest inputs, longest outputs; of a
+    language model, prompts of half the context, and the generation after them.
 
     Returns:
       The programs that run one after another, none for a task that does not search; the rows of
@@ -203,17 +204,33 @@ def lower_search(
     """
     shards = row_shards(mesh)
     rows = -(-settings.decode.batch_size // shards) * shards  # the next multiple
-    by_rows = NamedSharding(mesh, ROWS)
 
-    def tokens(*shape: int) -> jax.ShapeDtypeStruct:
-        return jax.ShapeDtypeStruct((rows, *shape), jnp.int32, sharding=by_rows)
+    def tokens(*shape: int, dtype: Any = jnp.int32) -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct((rows, *shape), dtype, sharding=NamedSharding(mesh, ROWS))
 
     if isinstance(task, Translation):
-        lowered, length = _lower_translation(settings, task, params, tokens)
-    elif isinstance(task, LanguageModeling):
-        lowered, length = _lower_continuation(settings, task, params, tokens)
-    else:
+        source = settings.data.max_source_length
+        length = source + settings.decode.max_extra_length
+        names = ("source_lengths", "prompt_lengths", "limits", "numbers")
+        arrays = {"source": tokens(source), "prompt": tokens(1)}
+        arrays |= {name: tokens() for name in names}
+        return [task.search.compiled.lower(params, arrays, settings.decode, length)], rows, length
+    if not isinstance(task, LanguageModeling):
         return [], rows, 0
+    continuation: Any = task.token_generator
+    prompt = task.max_length // 2
+    length = min(settings.decode.max_extra_length, task.max_length - prompt)
+    arrays = {"prompt": tokens(prompt), "ended": tokens(dtype=jnp.bool_)}
+    arrays |= {name: tokens() for name in ("lengths", "limits", "numbers", "samples")}
+    method = continuation.search(settings.decode)
+    slots = continuation.num_slots(prompt, settings.decode)
+    begin = functools.partial(continuation.begin, search=method, slots=slots)
+    options = {"seed": 0, "drawn": 0}
+    samples = jax.eval_shape(begin, params, arrays, **options)
+    lowered = [
+        continuation.begin.lower(params, arrays, search=method, slots=slots, **options),
+        continuation.extend.lower(params, samples, search=method, length=length),
+    ]
     return lowered, rows, length
 
 
@@ -228,40 +245,6 @@ def cache_size(task: Task) -> dict[str, int] | None:
         return {"tokens": length, "bytes": measure(length)}
     except UserError:  # a layer without a cache
         return None
-
-
-def _lower_translation(
-    settings: Settings, task: Translation, params: Any, tokens: Callable[..., Any]
-) -> tuple[list[jax.stages.Lowered], int]:
-    source = settings.data.max_source_length
-    length = source + settings.decode.max_extra_length
-    arrays = {
-        "source": tokens(source),
-        "prompt": tokens(1),
-        **{name: tokens() for name in ("source_lengths", "prompt_lengths", "limits", "numbers")},
-    }
-    return [task.search.compiled.lower(params, arrays, settings.decode, length)], length
-
-
-def _lower_continuation(
-    settings: Settings, task: LanguageModeling, params: Any, tokens: Callable[..., Any]
-) -> tuple[list[jax.stages.Lowered], int]:
-    """Lowers the prefill of prompts of half the context, and the generation after them."""
-    continuation: Any = task.token_generator
-    prompt = task.max_length // 2
-    length = min(settings.decode.max_extra_length, task.max_length - prompt)
-    named = {name: tokens() for name in ("lengths", "limits", "numbers", "samples")}
-    ended = jax.ShapeDtypeStruct(named["limits"].shape, bool, sharding=named["limits"].sharding)
-    arrays = {"prompt": tokens(prompt), "ended": ended} | named
-    method = continuation.search(settings.decode)
-    slots = continuation.num_slots(prompt, settings.decode)
-    begin = functools.partial(continuation.begin, search=method, slots=slots)
-    options = {"seed": 0, "drawn": 0}
-    samples = jax.eval_shape(begin, params, arrays, **options)
-    return [
-        continuation.begin.lower(params, arrays, search=method, slots=slots, **options),
-        continuation.extend.lower(params, samples, search=method, length=length),
-    ], length
 
 
 def search_sizes(settings: Settings, devices: Sequence[jax.Device]) -> SearchSizes:

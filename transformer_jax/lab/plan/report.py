@@ -57,26 +57,6 @@ TABLE_ROWS = {
 """Rows of the table: title -> function from a report to the cell."""
 
 
-def time_kernel(kernel: KernelCost, accelerator: Accelerator) -> tuple[float, str]:
-    """Seconds of all runs of a kernel in a step, and what takes them.
-
-    That is "compiler" for its estimate (TPUs), otherwise the slowest of "products", "memory" and
-    "integers", a lower bound.
-    """
-    if kernel.is_transfer:
-        return 0.0, "memory"  # the traffic of all kernels has its own bound
-    if kernel.cycles is not None:
-        return kernel.times * kernel.cycles / accelerator.clock, "compiler"
-    limits = {
-        "products": kernel.flops / accelerator.peak(kernel.dtype),
-        "memory": kernel.nbytes / accelerator.bandwidth,
-    }
-    if accelerator.integer_ops:
-        limits["integers"] = kernel.integer_ops / accelerator.integer_ops
-    limit = max(limits, key=limits.__getitem__)
-    return kernel.times * limits[limit], limit
-
-
 def cost_report(program: Program, accelerator: Accelerator, dtype: str) -> dict[str, Any]:
     """FLOPs, bytes and times of a program compiled for devices of this kind, and of its kernels;
     `dtype` is that of the model's products."""
@@ -126,10 +106,21 @@ def cost_report(program: Program, accelerator: Accelerator, dtype: str) -> dict[
 def _kernel_row(kernel: KernelCost, accelerator: Accelerator) -> dict[str, Any]:
     """All runs of a kernel in a step.
 
-    The place is JAX's and Flax's names, as "jit(train_step)/jvp(Model)/decoder/layer_N/..."; layers
-    that are alike count as one.
+    Its place is JAX's and Flax's names, as "jit(train_step)/jvp(Model)/decoder/layer_N/..."; layers
+    that are alike count as one. Its limit is "compiler" if that estimates the time (TPUs), or else
+    the slowest of "products", "memory" and "integers", a lower bound.
     """
-    seconds, limit = time_kernel(kernel, accelerator)
+    limits = {
+        "products": kernel.flops / accelerator.peak(kernel.dtype),
+        "memory": kernel.nbytes / accelerator.bandwidth,
+    }
+    if accelerator.integer_ops:
+        limits["integers"] = kernel.integer_ops / accelerator.integer_ops
+    if kernel.is_transfer:
+        limits = {"memory": 0.0}  # the traffic of all kernels has its own bound
+    elif kernel.cycles is not None:
+        limits = {"compiler": kernel.cycles / accelerator.clock}
+    limit = max(limits, key=limits.__getitem__)
     scopes = re.sub(r"layer_\d+", "layer_N", kernel.instruction.op_name)
     return {
         "place": scopes or "made by the compiler",
@@ -138,7 +129,7 @@ def _kernel_row(kernel: KernelCost, accelerator: Accelerator) -> dict[str, Any]:
         "times": kernel.times,
         "flops": kernel.times * kernel.flops,
         "bytes": kernel.times * kernel.nbytes,
-        "ms": 1e3 * seconds,
+        "ms": 1e3 * kernel.times * limits[limit],
     }
 
 
@@ -264,8 +255,5 @@ def with_unit(number: float | None) -> str:
 def _aligned(lines: Sequence[Sequence[str]]) -> str:
     """Lines of cells as columns of equal width."""
     widths = [max(map(len, column)) for column in itertools.zip_longest(*lines, fillvalue="")]
-    text = ""
-    for line in lines:
-        cells = [cell.ljust(width) for cell, width in zip(line, widths, strict=False)]
-        text += "  ".join(cells).rstrip() + "\n"
-    return text
+    padded = ("  ".join(map(str.ljust, line, widths)) for line in lines)
+    return "".join(f"{line.rstrip()}\n" for line in padded)

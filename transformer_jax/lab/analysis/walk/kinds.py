@@ -162,10 +162,8 @@ POSITIONS = {
 """Formulas of position encodings that are added to embeddings, by class name."""
 _ACTIVATIONS = {
     "relu": ("max(0, {})", "equation 2"),
-    "gelu": ("GELU({})", "Hendrycks and Gimpel 2016"),
-    "gelu_exact": ("GELU({})", "Hendrycks and Gimpel 2016"),
-    "silu": ("SiLU({})", "Ramachandran et al. 2017"),
-    "swish": ("SiLU({})", "Ramachandran et al. 2017"),
+    **dict.fromkeys(("gelu", "gelu_exact"), ("GELU({})", "Hendrycks and Gimpel 2016")),
+    **dict.fromkeys(("silu", "swish"), ("SiLU({})", "Ramachandran et al. 2017")),
     "squared_relu": ("max(0, {})^2", "So et al. 2021"),
 }
 

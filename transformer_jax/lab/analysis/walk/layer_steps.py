@@ -92,14 +92,34 @@ def attention_steps(at: AttentionPart) -> Iterator[WalkStep]:
         logits = logits + bias
         encoding = encoding_class(c)
         code = encoding.bias if encoding.has("bias") else encoding.logit_bias
-        words = {"at_query": at.index, "at_key": at.key, "bias": bias[shown], "code": code}
-        yield at.logits_step("bias", logits, **words)
+        places = {"at_query": at.index, "at_key": at.key}
+        yield at.logits_step("bias", logits, bias=bias[shown], code=code, **places)
     if c.logit_cap is not None:
         logits = c.logit_cap * np.tanh(logits / c.logit_cap)
         yield at.logits_step("cap", logits, cap=c.logit_cap)
     mask = _mask_step(at, logits)
     yield mask
-    yield from _sum_steps(at, mask.values)
+
+    weights = at.value("weights")
+    difference = np.abs(softmax(mask.values, axis=-1) - weights).max()
+    caution = ""
+    if difference > 1e-4:  # more than float32 rounds
+        caution = (
+            f" These are the model's own weights. They differ from the softmax of the logits shown "
+            f"by up to {number(difference)}: the model computes in lower precision, or is patched."
+        )
+    yield at.logits_step("softmax", weights, share=percent(weights[shown]), difference=caution)
+
+    heads = at.value("heads")
+    count, _, size = heads.shape
+    words: dict[str, Any] = {"token": at.token, "result": heads[shown[:2]], "more": ""}
+    if not at.is_cross and encoding_class(c).has("extra_values"):
+        words["more"] = " Relative positions add weighted vectors, one for each distance."
+        words["formula"] = "head = softmax((Q K^T)/√(d_k) + B) V + R"
+    axes = ("head", at.trace.tokens(at.stack), "feature")
+    yield step("heads", at.group, heads, axes, shown[:2], **words)
+    y = at.trace.values[at.path]
+    yield at.step("output", y, heads=count, size=size, total=count * size)
 
 
 def _projection_step(at: AttentionPart, kind: str) -> WalkStep:
@@ -166,32 +186,6 @@ def _mask_step(at: AttentionPart, logits: Float[np.ndarray, "H T S"]) -> WalkSte
     return at.logits_step("mask", np.where(hidden, -np.inf, logits), **words)
 
 
-def _sum_steps(at: AttentionPart, logits: np.ndarray) -> Iterator[WalkStep]:
-    weights = at.value("weights")
-    heads = at.value("heads")
-    difference = np.abs(softmax(logits, axis=-1) - weights).max()
-    caution = ""
-    if difference > 1e-4:  # more than float32 rounds
-        caution = (
-            f" These are the model's own weights. They differ from the softmax of the logits shown "
-            f"by up to {number(difference)}: the model computes in lower precision, or is patched."
-        )
-    share = percent(weights[0, at.index, at.key])
-    yield at.logits_step("softmax", weights, share=share, difference=caution)
-
-    example = (0, at.index)
-    words: dict[str, Any] = {"token": at.token, "result": heads[example], "more": ""}
-    if not at.is_cross and encoding_class(at.config).has("extra_values"):
-        words["more"] = " Relative positions add weighted vectors, one for each distance."
-        words["formula"] = "head = softmax((Q K^T)/√(d_k) + B) V + R"
-    axes = ("head", at.trace.tokens(at.stack), "feature")
-    yield step("heads", at.group, heads, axes, example, **words)
-
-    count, _, size = heads.shape
-    y = at.trace.values[at.path]
-    yield at.step("output", y, heads=count, size=size, total=count * size)
-
-
 def layer_steps(trace: Trace, stack: str, index: int) -> Iterator[WalkStep]:
     """Steps of all sublayers of a layer."""
     stream = f"{stack}.layer_{index - 1}" if index else f"{stack}.input"
@@ -234,10 +228,9 @@ def _sublayer_steps(part: Part, layer: int, name: str, stream: np.ndarray) -> It
         yield norm_step(part, "norm_after", values[path], y)
     elif c.norm_placement == "post":
         total = stream + y  # `after` is its norm
-    words: dict[str, Any] = {"stream": stream[part.index], "addend": addend}
-    words["added"] = y[part.index]
+    words: dict[str, Any] = {"addend": addend, "added": y[part.index]}
     words["formula"], words["section"] = RESIDUALS[c.norm_placement]
-    yield part.step("residual", total, **words)
+    yield part.step("residual", total, stream=stream[part.index], **words)
     if c.norm_placement == "post":
         yield norm_step(part, "norm_after", total, after)
 
@@ -273,8 +266,18 @@ def embedding_steps(trace: Trace, stack: str) -> Iterator[WalkStep]:
     """Steps from a stack's text to the input of its first layer."""
     c = trace.config
     part = trace.part(stack, "embedding")
-    ids = np.array(trace.reading.tokens[stack])
-    yield from _token_steps(part, ids)
+    index = part.index
+    reading = trace.reading
+    texts = reading.texts
+    text = texts.get("source" if stack == "encoder" else "target", texts.get("text"))
+    subject = "The text" if text is None else quoted(text)
+    if stack == "decoder" and "encoder" in reading.tokens:
+        subject += ", shifted right after a start token,"
+    ids = np.array(reading.tokens[stack])
+    count = len(ids)
+    axes = [trace.tokens(stack)]
+    yield step("tokens", part.group, np.arange(count), axes, subject=subject, count=count)
+    yield step("ids", part.group, ids, axes, (index,), token=part.token, id=ids[index])
 
     # Positions of a stack, or of a model with one stack.
     place = {"encoder": "source_positions", "decoder": "target_positions"}[stack]
@@ -282,7 +285,7 @@ def embedding_steps(trace: Trace, stack: str) -> Iterator[WalkStep]:
         place = "input.positions"
     embedded = trace.values[f"{place}.input"]
     scale = math.sqrt(c.d_model) if c.scale_embeddings else 1.0
-    yield part.step("embedding", embedded / scale, id=ids[part.index])
+    yield part.step("embedding", embedded / scale, id=ids[index])
     if c.scale_embeddings:
         yield part.step("embedding_scale", embedded, scale=f"{scale:.4g}")
 
@@ -293,35 +296,12 @@ def embedding_steps(trace: Trace, stack: str) -> Iterator[WalkStep]:
         formula = POSITIONS.get(encoding.__name__)
         yield part.step("positions", x - embedded, formula=formula, code=code)
         yield part.step("embedded", x, code=code)
-    yield from _type_and_norm_steps(part, x)
-
-
-def _token_steps(part: Part, ids: np.ndarray) -> Iterator[WalkStep]:
-    reading = part.trace.reading
-    tokens = part.trace.tokens(part.stack)
-    name = "source" if part.stack == "encoder" else "target"
-    text = reading.texts.get(name, reading.texts.get("text"))
-    subject = "The text" if text is None else quoted(text)
-    if part.stack == "decoder" and "encoder" in reading.tokens:
-        subject += ", shifted right after a start token,"
-    count = len(ids)
-    yield step("tokens", part.group, np.arange(count), [tokens], subject=subject, count=count)
-    index = part.index
-    words = {"token": part.token, "id": ids[index]}
-    yield step("ids", part.group, ids, [tokens], (index,), **words)
-
-
-def _type_and_norm_steps(part: Part, x: np.ndarray) -> Iterator[WalkStep]:
-    """Steps of BERT's token types and of the norm before the first layer, if the model has them."""
-    trace = part.trace
-    c = trace.config
     if "token_types" in trace.params.get("input", {}):
-        tokens, positions = trace.reading.inputs[:2]
+        tokens, positions = reading.inputs[:2]
         batch = token_types(jnp.asarray(tokens), jnp.asarray(positions), c.separator_id)
-        types = np.minimum(np.asarray(batch)[0, : len(x)], c.num_token_types - 1)
+        types = np.minimum(np.asarray(batch)[0, :count], c.num_token_types - 1)
         x = x + np.asarray(trace.params["input"]["token_types"])[types]
-        yield part.step("token_types", x, type=types[part.index])
+        yield part.step("token_types", x, type=types[index])
     if c.embedding_norm:
-        has_two_stacks = "input.positions" not in trace.values
-        code = EncoderDecoder.encode if has_two_stacks else None
-        yield part.step("embedding_norm", trace.values[f"{part.stack}.input"], code=code)
+        norm_code = None if "input.positions" in trace.values else EncoderDecoder.encode
+        yield part.step("embedding_norm", trace.values[f"{stack}.input"], code=norm_code)

@@ -117,11 +117,7 @@ _SCRIPTS = {"_": "msub", "^": "msup"}
 
 def parse_formula(formula: str) -> Tree:
     """Parses a formula to a MathML tree, an <mrow>."""
-    tokens = _TOKEN.findall(formula)
-    tree = _row(tokens)
-    if tokens:
-        raise ValueError(f"formula {formula!r}: unmatched {tokens[0]}")
-    return tree
+    return _row(_TOKEN.findall(formula))
 
 
 def _row(tokens: list[str]) -> Tree:
