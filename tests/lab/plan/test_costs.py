@@ -149,6 +149,36 @@ def test_transfers_count_bytes_moved_and_fast_memory_is_free():
     assert found["call"].is_opaque
 
 
+BRANCHES = """
+%first (p: (f32[4,4])) -> f32[4,4] {
+  %p = (f32[4,4]{1,0}) parameter(0)
+  %x = f32[4,4]{1,0} get-tuple-element(%p), index=0
+  ROOT %product = f32[4,4]{1,0} dot(%x, %x), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+}
+"""
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        "conditional(%i, %x.0, %x.0), branch_computations={%first, %first}",
+        "conditional(%i, %x.0, %x.0), true_computation=%first, false_computation=%first",
+        "call(%x.0), to_apply=%first",
+        "async-start(%x.0), called_computations={%first}",
+    ],
+)
+def test_what_an_instruction_calls_is_counted(call):
+    """Of a conditional, the first branch."""
+    found = costs_of(
+        f"""
+  %i = s32[] parameter(0)
+  %x.0 = (f32[4,4]{{1,0}}) parameter(1)
+  ROOT %calls = f32[4,4]{{1,0}} {call}""",
+        BRANCHES,
+    )
+    assert list(found) == ["product"] and found["product"].flops == 2 * 4 * 4 * 4
+
+
 IN_BACKGROUND = """
 %part (p: f32[6,4,8]) -> f32[1,4,8] {
   %kept = f32[6,4,8]{2,1,0} parameter(0)

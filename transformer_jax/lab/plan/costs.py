@@ -36,6 +36,12 @@ _FREE_OPCODES = {
     *("domain", "add-dependency", "custom-call-done", "send-done", "recv-done", "slice-done"),
     "fusion-done",
 }
+_CALLED = {
+    "while": ("body",),
+    "conditional": ("true_computation", "branch_computations"),  # the first branch is counted
+    **dict.fromkeys(("call", "async-start"), ("to_apply", "calls", "called_computations")),
+}
+"""Attributes with what an instruction runs, by opcode."""
 _FREE_CALLS = re.compile(r'custom_call_target="(AllocateBuffer|\w*Bitcast|Sharding)"')
 # Of a dot, or of a call of cuBLAS.
 _CONTRACTED = re.compile(r'\blhs_contracting_(?:dims=\{|dimensions":\[)([^\]}]*)')
@@ -81,15 +87,9 @@ def executions(
     """Yields the instructions that run by themselves, in the entry and in what it calls, and how
     often they run in a step. A loop of unknown length counts as `loops` runs."""
     for instruction in entry.values():
-        inner: Computation = {}
-        runs = 1
-        if instruction.opcode == "while":
-            inner = instruction.called("body")
-            runs = _trip_count(instruction) or loops
-        elif instruction.opcode == "conditional":  # the first branch is counted
-            inner = instruction.called("true_computation", r"branch_computations=\{%?")
-        elif instruction.opcode in ("call", "async-start"):
-            inner = instruction.called("to_apply", "calls", r"called_computations=\{%?")
+        keys = _CALLED.get(instruction.opcode)
+        inner = instruction.called(*keys) if keys else {}
+        runs = (_trip_count(instruction) or loops) if instruction.opcode == "while" else 1
         if inner:
             yield from executions(inner, loops, times * runs)
         else:
