@@ -110,11 +110,8 @@ def _gated(loss: Loss, gates: Gates, params: Any, batch: Batch) -> tuple[Array, 
 
 
 def _summed(program: Callable[..., Any], params: Any, batches: Iterable[Batch]) -> Any:
-    totals: Any = None
-    for batch in batches:
-        sums = hosts.to_host(program(params, place_like(params, batch)))
-        totals = sums if totals is None else jax.tree.map(np.add, totals, sums)
-    return totals
+    sums = [hosts.to_host(program(params, place_like(params, batch))) for batch in batches]
+    return jax.tree.map(lambda *of_batches: sum(of_batches), *sums)
 
 
 MEASURES = {"gradient": by_gradient, "switching_off": by_switching_off}
