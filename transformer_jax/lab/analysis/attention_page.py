@@ -58,13 +58,7 @@ def attention_page(
         return page(title, asset("attention.html"), styles, scripts, data)
 
     # 1000 bytes for the sentences about layers that are left out.
-    room = BUDGET - len(write().encode()) - 1000
-    for kind, layers in _add_vectors(data["kinds"], attention, room).items():
-        numbers = ", ".join(str(data["kinds"][kind]["layers"][layer]) for layer in sorted(layers))
-        data["kinds"][kind]["leftOut"] = (
-            f"Vectors of layers {numbers} are left out: the page would exceed "
-            f"{BUDGET // 1_000_000} MB."
-        )
+    _add_vectors(data["kinds"], attention, BUDGET - len(write().encode()) - 1000)
     return write()
 
 
@@ -102,10 +96,8 @@ def _kind(attention: Any, kind: str) -> dict[str, Any]:
     }
 
 
-def _add_vectors(
-    kinds: Mapping[str, dict[str, Any]], attention: Any, room: int
-) -> dict[str, list[int]]:
-    """Adds at most `room` bytes of queries and keys; returns the layers left out, by kind."""
+def _add_vectors(kinds: Mapping[str, dict[str, Any]], attention: Any, room: int) -> None:
+    """Adds at most `room` bytes of queries and keys, and says which layers are left out."""
     collected = {}
     for kind in reversed(attention.kinds):
         with contextlib.suppress(KeyError):  # they were not collected
@@ -125,7 +117,12 @@ def _add_vectors(
         room -= size
         for name, array in packed.items():
             kinds[kind][name][layer] = array
-    return left_out
+    for kind, layers_of_kind in left_out.items():
+        numbers = ", ".join(str(kinds[kind]["layers"][layer]) for layer in sorted(layers_of_kind))
+        kinds[kind]["leftOut"] = (
+            f"Vectors of layers {numbers} are left out: the page would exceed "
+            f"{BUDGET // 1_000_000} MB."
+        )
 
 
 def _without_infinities(beams: BeamTree) -> dict[str, Any]:

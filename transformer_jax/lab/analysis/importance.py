@@ -59,11 +59,7 @@ def by_gradient(
         rows = len(next(iter(batch.values())))
         # A gate for each row, because the absolute value is taken of each example's gradient.
         gates = {place: jnp.ones((rows, count)) for place, count in heads.items()}
-
-        def gated(gates: Gates) -> tuple[Array, Array]:
-            return _gated(loss, gates, params, batch)
-
-        by_gate, weight = jax.grad(gated, has_aux=True)(gates)
+        by_gate, weight = jax.grad(_gated, has_aux=True)(gates, loss, params, batch)
         return weight, jax.tree.map(lambda x: jnp.abs(x).sum(axis=0), by_gate)
 
     program = jax.jit(gradients, compiler_options=platform.compiler_options())
@@ -80,7 +76,7 @@ def by_switching_off(
     """
 
     def sums(params: Any, batch: Batch, gates: Gates) -> tuple[Array, Array]:
-        total, weight = _gated(loss, gates, params, batch)
+        total, weight = _gated(gates, loss, params, batch)
         return weight, total
 
     program = jax.jit(sums, compiler_options=platform.compiler_options())
@@ -99,7 +95,7 @@ def by_switching_off(
     return importance
 
 
-def _gated(loss: Loss, gates: Gates, params: Any, batch: Batch) -> tuple[Array, Array]:
+def _gated(gates: Gates, loss: Loss, params: Any, batch: Batch) -> tuple[Array, Array]:
     """Loss with the outputs of the heads multiplied by gates."""
 
     def scale(point: HookPoint, x: Array) -> Array:

@@ -31,12 +31,8 @@ MARK = "\N{NOT EQUAL TO}"
 """Marks a value that differs from the first row's."""
 
 STYLE: dict[Any, Any] = {
-    "font.size": 8,
-    "axes.titlesize": 8,
-    "axes.labelsize": 8,
-    "xtick.labelsize": 7,
-    "ytick.labelsize": 7,
-    "legend.fontsize": 7,
+    **dict.fromkeys(("font.size", "axes.titlesize", "axes.labelsize"), 8),
+    **dict.fromkeys(("xtick.labelsize", "ytick.labelsize", "legend.fontsize"), 7),
     "legend.frameon": False,
     "lines.linewidth": 1.2,
     "lines.markersize": 3.5,

@@ -427,8 +427,8 @@ def _bytes_sent(kind: str, whole: float, count: int) -> float:
 def _first_group(attributes: str, size: int) -> np.ndarray:
     """Indices, in the mesh, of the first group of devices that communicate; all if none is named.
 
-    HLO names groups in four ways: `{{0,1},{2,3}}`, `[2,2]<=[4]T(0)` (rows of a table),
-    `mesh['data'=2,'fsdp'=2] {'fsdp'}` (axes of a mesh), and pairs for permutations.
+    HLO names groups in three ways: `{{0,1},{2,3}}` (permutations: pairs), `[2,2]<=[4]T(0)` (rows
+    of a table), and `mesh['data'=2,'fsdp'=2] {'fsdp'}` (axes of a mesh).
     """
     table = re.search(r"replica_groups=\[([\d,]+)\]<=\[([\d,]+)\](?:T\(([\d,]+)\))?", attributes)
     if table:
@@ -439,13 +439,8 @@ def _first_group(attributes: str, size: int) -> np.ndarray:
     mesh = re.search(r"replica_groups=mesh\[([^\]]*)\]\s*\{([^}]*)\}", attributes)
     if mesh:
         return _group_along(mesh[1], mesh[2])
-    listed = re.search(r"replica_groups=\{\{([\d,]+)\}", attributes)
-    if listed:
-        return np.array(parse_ints(listed[1]))
-    pairs = re.search(r"source_target_pairs=\{((?:\{[\d,]+\},?)+)\}", attributes)
-    if pairs:
-        return np.array(parse_ints(pairs[1])[:2])
-    return np.arange(size)
+    listed = re.search(r"(?:replica_groups|source_target_pairs)=\{\{([\d,]+)\}", attributes)
+    return np.array(parse_ints(listed[1])) if listed else np.arange(size)
 
 
 def _group_along(axes: str, chosen: str) -> np.ndarray:
