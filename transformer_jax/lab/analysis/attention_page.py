@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from transformer_jax.lab.analysis.pages import asset, pack_scaled, pack_weights, page
+from transformer_jax.lab.analysis.pages import pack_scaled, pack_weights, page
 from transformer_jax.summary import counted
 
 BUDGET = 2_000_000
@@ -21,8 +21,8 @@ TITLES: Mapping[str, str] = {
     "cross": "cross-attention",
 }
 """Titles of the kinds of attention."""
-STYLES = ("theme.css", "attention.css")
-SCRIPTS = (
+ASSETS = (
+    *("theme.css", "attention.css", "attention.html"),
     *("packed.js", "document.js", "colours.js", "heat_grid.js"),
     *("head_view.js", "model_view.js", "neuron_view.js", "heat_map.js", "alignment.js"),
     *("predictions.js", "beam_tree.js", "state.js", "controls.js", "keys.js", "page.js"),
@@ -51,15 +51,10 @@ def attention_page(
         "predictions": _predictions(attention.predictions),
         "beams": None if beams is None else _without_infinities(beams),
     }
-    styles = list(map(asset, STYLES))
-    scripts = list(map(asset, SCRIPTS))
-
-    def write() -> str:
-        return page(title, asset("attention.html"), styles, scripts, data)
-
+    size = len(page(title, ASSETS, data).encode())
     # 1000 bytes for the sentences about layers that are left out.
-    _add_vectors(data["kinds"], attention, BUDGET - len(write().encode()) - 1000)
-    return write()
+    _add_vectors(data["kinds"], attention, BUDGET - size - 1000)
+    return page(title, ASSETS, data)
 
 
 def _predictions(predictions: Any) -> dict[str, Any]:
@@ -136,6 +131,5 @@ def _without_infinities(beams: BeamTree) -> dict[str, Any]:
 
 def index_page(pages: Sequence[tuple[str, str]]) -> str:
     """HTML page that links to other pages of its folder, (file name, line) of each."""
-    title = counted(len(pages), "page")
-    scripts = [asset("document.js"), asset("index.js")]
-    return page(title, asset("index.html"), [asset("theme.css")], scripts, list(pages))
+    assets = ("theme.css", "index.html", "document.js", "index.js")
+    return page(counted(len(pages), "page"), assets, list(pages))

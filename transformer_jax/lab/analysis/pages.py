@@ -40,19 +40,17 @@ _PAGE = """<!doctype html>
 """
 
 
-def asset(name: str) -> str:
-    """Text of a stylesheet or script in `assets/`, such as "theme.css"."""
-    return (_ASSETS / name).read_text(encoding="utf-8")
-
-
-def page(title: str, body: str, styles: Sequence[str], scripts: Sequence[str], data: Any) -> str:
+def page(title: str, assets: Sequence[str], data: Any) -> str:
     """A complete HTML document.
 
     Args:
-      body: HTML of the project; must not contain user text.
-      styles, scripts: texts, in order (`asset`).
+      assets: names of files in `assets/`: stylesheets, the body, and scripts, in order.
       data: JSON value that `readData()` of `document.js` returns.
     """
+    texts: dict[str, list[str]] = {".css": [], ".html": [], ".js": []}
+    for asset in map(_ASSETS.joinpath, assets):
+        texts[asset.suffix].append(asset.read_text(encoding="utf-8"))
+    styles, (body,), scripts = texts.values()
     policy = {
         "default-src": "'none'",
         "script-src": " ".join(map(_hash, scripts)),
