@@ -142,6 +142,11 @@ def test_transfers_count_bytes_moved_and_fast_memory_is_free():
     assert found["copy"].is_transfer and found["copy"].nbytes == 404
     assert found["negate"].nbytes == 0
     assert "there" not in found
+    # Reading from the device's memory counts wherever the result is.
+    found = costs_of("""
+  %a = f32[100]{0} parameter(0)
+  ROOT %part = f32[25]{0:S(1)} slice(%a), slice={[0:25]}""")
+    assert found["part"].nbytes == 100
     # A library of unknown cost is marked.
     found = costs_of("""
   %a = f32[100]{0} parameter(0)

@@ -174,10 +174,12 @@ def _traffic(instruction: HloInstruction, in_memory: frozenset[int]) -> int:
     if instruction.opcode in _TRANSFERS:
         return instruction.nbytes - sum(operand.nbytes for operand in operands)
     total = _bytes_written(instruction, in_memory)
+    users = list(instruction.inner.values()) or [instruction]
+    parameters = {part.arguments: part for part in users if part.opcode == "parameter"}
     for index, operand in enumerate(operands):
         if operand not in operands[:index]:
             whole = _bytes_of(operand.arrays, in_memory)
-            part = _bytes_read(instruction, index, in_memory)
+            part = _bytes_read(parameters.get(str(index), operand), users)
             total += whole if part is None else min(whole, part)
     return total
 
@@ -193,38 +195,24 @@ def _bytes_written(instruction: HloInstruction, in_memory: frozenset[int]) -> in
         arrays = arrays[len(instruction.operands) : -1]
     root = next((part for part in instruction.inner.values() if part.is_root), instruction)
     results = root.operands if root.opcode == "tuple" else (root,)
-    if not any(result.opcode == "dynamic-update-slice" for result in results):
-        return _bytes_of(arrays, in_memory)
-    total = 0
+    total = _bytes_of(arrays, in_memory)
     for array, result in zip(arrays, results, strict=False):
-        updated = result.opcode == "dynamic-update-slice"  # operand 1 is the part that changes
-        total += _bytes_of(result.operands[1].arrays if updated else (array,), in_memory)
+        if result.opcode == "dynamic-update-slice":  # operand 1 is the part that changes
+            total += _bytes_of(result.operands[1].arrays, in_memory) - _bytes_of([array], in_memory)
     return total
 
 
-def _bytes_read(instruction: HloInstruction, index: int, in_memory: frozenset[int]) -> int | None:
-    """Bytes read of an operand that is sliced or gathered from; None if all of it is read."""
-    if instruction.opcode in _SLICES and index == 0:
-        return _bytes_of(instruction.arrays, in_memory)
-    if instruction.opcode == "dynamic-update-slice" and index == 0:
-        return 0
-    for part in instruction.inner.values():
-        if part.opcode == "parameter" and part.arguments == str(index):
-            return _bytes_read_inside(instruction.inner, part)
-    return None
-
-
-def _bytes_read_inside(inner: Computation, array: HloInstruction) -> int | None:
-    """`_bytes_read` of a parameter of a fusion."""
+def _bytes_read(array: HloInstruction, users: Sequence[HloInstruction]) -> int | None:
+    """Bytes read of an array that is sliced or gathered from; None if all of it is read."""
     total = 0
-    for user in inner.values():
+    for user in users:
         if array not in user.operands:
             continue
         first = user.operands[0] is array and array not in user.operands[1:]
         if first and user.opcode in _SLICES:
             total += user.nbytes
         elif first and user.opcode == "bitcast":  # another shape of the same bytes
-            part = _bytes_read_inside(inner, user)
+            part = _bytes_read(user, users)
             if part is None:
                 return None
             total += part
