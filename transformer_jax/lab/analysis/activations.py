@@ -177,7 +177,18 @@ KINDS: Mapping[str, tuple[str, str]] = {
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
-class Attention(Summarized):
+class _Example(Summarized):
+    texts: Mapping[str, str]
+    tokens: Mapping[str, Sequence[str]]
+
+    def summary(self) -> Mapping[str, Any]:
+        """The texts, and the number of tokens of each stack."""
+        counts = {f'tokens["{stack}"]': len(pieces) for stack, pieces in self.tokens.items()}
+        return {**self.texts, **counts}
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class Attention(_Example):
     """Attention of one example in every layer and head.
 
     Attributes:
@@ -188,8 +199,6 @@ class Attention(Summarized):
       predictions: predictions of the model at its last stack, if they were asked for.
     """
 
-    texts: Mapping[str, str]
-    tokens: Mapping[str, Sequence[str]]
     values: Mapping[str, np.ndarray]
     predictions: Predictions | None = None
 
@@ -238,7 +247,7 @@ class Attention(Summarized):
     def summary(self) -> Mapping[str, Any]:
         """The texts, the number of tokens, and the shape of each kind of weights."""
         kinds = {f'weights("{kind}")': shape(self.weights(kind)) for kind in self.kinds}
-        return _example_summary(self.texts, self.tokens) | kinds
+        return {**super().summary(), **kinds}
 
     def _repr_html_(self) -> str:
         title = next(iter(self.texts.values()), "Attention")
@@ -282,7 +291,7 @@ def attention(
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
-class Hidden(Summarized):
+class Hidden(_Example):
     """Hidden states of one example, layer by layer.
 
     Attributes:
@@ -296,22 +305,13 @@ class Hidden(Summarized):
         the classes.
     """
 
-    texts: Mapping[str, str]
-    tokens: Mapping[str, Sequence[str]]
     streams: Mapping[str, Float[np.ndarray, "L1 T ... D"]]
     lens: Float[np.ndarray, "L1 T V"]
 
     def summary(self) -> Mapping[str, Any]:
         """The texts, the number of tokens, and the shape of each array."""
         streams = {f'streams["{name}"]': shape(array) for name, array in self.streams.items()}
-        return _example_summary(self.texts, self.tokens) | streams | {"lens": shape(self.lens)}
-
-
-def _example_summary(
-    texts: Mapping[str, str], tokens: Mapping[str, Sequence[str]]
-) -> dict[str, Any]:
-    counts = {f'tokens["{stack}"]': len(pieces) for stack, pieces in tokens.items()}
-    return {**texts, **counts}
+        return {**super().summary(), **streams, "lens": shape(self.lens)}
 
 
 def hidden(model: Any, params: Any, reading: ModelInputs) -> Hidden:

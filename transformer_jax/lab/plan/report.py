@@ -69,38 +69,36 @@ def cost_report(program: Program, accelerator: Accelerator, dtype: str) -> dict[
         kernels += kernel_costs(entry, spaces, program.loops)
         exchanges += collectives(entry, program.mesh, accelerator, program.loops)
     groups = [_kernel_row(kernel, accelerator) for kernel in kernels]
-    kernel_seconds = sum(row["ms"] for row in groups) / 1e3
     nbytes = sum(row["bytes"] for row in groups)
-    product_seconds = sum(k.times * k.flops / accelerator.peak(k.dtype) for k in kernels)
-    exchange_seconds = sum(exchange.seconds for exchange in exchanges)
+    launched = sum(kernel.times for kernel in kernels if not kernel.is_transfer)
+    times = {
+        "kernels_ms": sum(row["ms"] for row in groups),
+        "memory_ms": 1e3 * nbytes / accelerator.bandwidth,
+        "interconnect_ms": 1e3 * sum(exchange.seconds for exchange in exchanges),
+    }
     # A bound: kernels, memory and links all work at the same time.
-    seconds = max(kernel_seconds, nbytes / accelerator.bandwidth, exchange_seconds)
-    report: dict[str, Any] = {
+    step_ms = max(times.values())
+    times["step_ms"] = step_ms
+    times["products_ms"] = 1e3 * sum(k.times * k.flops / accelerator.peak(k.dtype) for k in kernels)
+    if accelerator.platform == "gpu":
+        times["launches_ms"] = 1e3 * launched * LAUNCH_SECONDS
+    if program.flops:
+        times["at_peak_ms"] = 1e3 * program.flops / program.mesh.size / accelerator.peak(dtype)
+    return {
         "flops": {
             "model": program.flops,
             "program_per_device": sum(row["flops"] for row in groups),
         },
         "memory_bytes_per_device": nbytes,
         "interconnect": _sums(list(map(_exchange_row, exchanges)), ["kind", "axes"]),
-        "step_ms": _ms(seconds),
-        "kernels_ms": _ms(kernel_seconds),
-        "memory_ms": _ms(nbytes / accelerator.bandwidth),
-        "products_ms": _ms(product_seconds),
-        "interconnect_ms": _ms(exchange_seconds),
+        **{name: round(milliseconds, 4) for name, milliseconds in times.items()},
         # Kernels of one shape and one place in the model.
         "kernel_groups": _sums(groups, ["place", "shape", "limit"]),
-        "kernels": sum(kernel.times for kernel in kernels if not kernel.is_transfer),
+        "kernels": launched,
         "kernels_of_unknown_cost": sum(kernel.times for kernel in kernels if kernel.is_opaque),
-        "tokens_per_s": round(program.tokens / seconds),
-        "mfu": None,
+        "tokens_per_s": round(1e3 * program.tokens / step_ms),
+        "mfu": round(times["at_peak_ms"] / step_ms, 4) if program.flops else None,
     }
-    if accelerator.platform == "gpu":
-        report["launches_ms"] = _ms(report["kernels"] * LAUNCH_SECONDS)
-    if program.flops:
-        peak_seconds = program.flops / program.mesh.size / accelerator.peak(dtype)
-        report["mfu"] = round(peak_seconds / seconds, 4)
-        report["at_peak_ms"] = _ms(peak_seconds)
-    return report
 
 
 def _kernel_row(kernel: KernelCost, accelerator: Accelerator) -> dict[str, Any]:
@@ -151,10 +149,6 @@ def _sums(rows: Sequence[dict[str, Any]], keys: list[str]) -> list[dict[Hashable
 
     sums = DataFrame(rows).groupby(keys, as_index=False, sort=False).sum()
     return sums.sort_values("ms", ascending=False, kind="stable").round(6).to_dict("records")
-
-
-def _ms(seconds: float) -> float:
-    return round(1e3 * seconds, 4)
 
 
 def memory_report(program: Program, accelerator: Accelerator) -> dict[str, Any]:
