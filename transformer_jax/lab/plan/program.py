@@ -17,7 +17,6 @@ from transformer_jax.nn.fused_attention import record_kernel_choices
 from transformer_jax.nn.int8 import convert_weights
 from transformer_jax.nn.layers import count_active, count_parameters
 from transformer_jax.parallel import sharding
-from transformer_jax.parallel.engines import Engine, TrainStep
 from transformer_jax.parallel.sharding import (
     ROWS,
     ParallelConfig,
@@ -64,7 +63,6 @@ class Program:
     loops: int = 1
 
 
-@dataclasses.dataclass(frozen=True)
 class AbstractTraining:
     """A training step whose arrays are shapes, dtypes and shardings.
 
@@ -74,13 +72,19 @@ class AbstractTraining:
       rows: of the batch, over all devices.
     """
 
-    settings: Settings
-    task: Task
-    engine: Engine
-    step: TrainStep
-    state: Any
-    batch: dict[str, jax.ShapeDtypeStruct]
-    rows: int
+    def __init__(self, settings: Settings, devices: Sequence[jax.Device] | None = None):
+        """Builds the training step of a config for `devices`, or for those of this machine.
+
+        Raises:
+          UserError: the config, or its mesh on these devices, is impossible.
+        """
+        self.settings = settings
+        self.task = build.build_untokenized_task(settings, planned_teacher(settings))
+        self.engine = build.build_engine(settings, devices)
+        _, self.step, init_state = build.build_training(settings, self.task, self.engine)
+        self.state = build.abstract_state(settings, init_state, self.engine.mesh)
+        self.rows = build.batch_rows(settings, self.task, self.engine.row_shards)
+        self.batch = batch_shapes(self.task.lengths, self.rows)
 
     def compile(self) -> jax.stages.Compiled:
         """Compiles the step."""
@@ -90,23 +94,6 @@ class AbstractTraining:
         """FLOPs of the model's products in a step, on all devices together."""
         frozen = self.settings.optimizer.frozen
         return step_products(self.task, self.state, self.batch, frozen).flops
-
-
-def abstract_training(
-    settings: Settings, devices: Sequence[jax.Device] | None = None
-) -> AbstractTraining:
-    """Builds the training step of a config for `devices`, or for those of this machine.
-
-    Raises:
-      UserError: the config, or its mesh on these devices, is impossible.
-    """
-    task = build.build_untokenized_task(settings, planned_teacher(settings))
-    engine = build.build_engine(settings, devices)
-    _, step, init_state = build.build_training(settings, task, engine)
-    state = build.abstract_state(settings, init_state, engine.mesh)
-    rows = build.batch_rows(settings, task, engine.row_shards)
-    batch = batch_shapes(task.lengths, rows)
-    return AbstractTraining(settings, task, engine, step, state, batch, rows)
 
 
 def memory_of(compiled: jax.stages.Compiled) -> tuple[int, int]:
@@ -130,7 +117,7 @@ def compile_training_step(settings: Settings, devices: Sequence[jax.Device]) -> 
     """
     same_bits = platform.reproducible(settings.train.reproducible)
     with platform.compiling_for(devices[0]), same_bits:
-        training = abstract_training(settings, devices)
+        training = AbstractTraining(settings, devices)
         task = training.task
         engine = training.engine
         state = training.state
@@ -251,7 +238,7 @@ def search_sizes(settings: Settings, devices: Sequence[jax.Device]) -> SearchSiz
     """Sizes of a config that limit the meshes to try; `expert` and `sequence` are kept."""
     parallel = settings.parallel
     undivided = dataclasses.replace(settings, parallel=ParallelConfig(engine="jit"))
-    training = abstract_training(undivided, devices[:1])
+    training = AbstractTraining(undivided, devices[:1])
     state = training.state
     return SearchSizes(
         devices=len(devices) // (parallel.expert * parallel.sequence),
