@@ -135,7 +135,17 @@ def find_predictions(
     reading: ModelInputs, logits: np.ndarray, outputs: Tokenizer | Labels
 ) -> Predictions:
     """Predictions from logits of the last stack [T, V], or of a text classifier [1, C]."""
-    kind, positions = _read_positions(reading, outputs)
+    tokens = reading.tokens[reading.last_stack]
+    positions: Sequence[int | None]  # at which the task reads the output
+    if isinstance(outputs, Labels):
+        kind = "label"
+        positions = [None] if reading.labeled is None else reading.labeled
+    elif reading.last_stack == "decoder":
+        kind = "next token"
+        positions = range(len(tokens))
+    else:
+        kind = "masked token"
+        positions = [i for i, token in enumerate(tokens) if token == outputs.specials.mask]
     gold: Sequence[str | None] = reading.gold or [None] * len(positions)
     probabilities = np.asarray(jax.nn.softmax(logits))
     predictions = (
@@ -143,19 +153,6 @@ def find_predictions(
         for position, label in zip(positions, gold, strict=True)
     )
     return Predictions(kind, tuple(predictions))
-
-
-def _read_positions(
-    reading: ModelInputs, outputs: Tokenizer | Labels
-) -> tuple[str, Sequence[int | None]]:
-    """Returns the kind of prediction, and the positions at which the task reads the output."""
-    tokens = reading.tokens[reading.last_stack]
-    if isinstance(outputs, Labels):
-        return "label", [None] if reading.labeled is None else reading.labeled
-    if reading.last_stack == "decoder":
-        return "next token", range(len(tokens))
-    mask = outputs.specials.mask
-    return "masked token", [i for i, token in enumerate(tokens) if token == mask]
 
 
 def _likeliest(probabilities: np.ndarray, outputs: Tokenizer | Labels) -> tuple[Prediction, ...]:
@@ -322,7 +319,16 @@ def hidden(model: Any, params: Any, reading: ModelInputs) -> Hidden:
     """
     activations = collect(model, params, reading, ALSO["stream"])
     streams = {stack: _stack_stream(activations, stack) for stack in reading.tokens}
-    logits = _logits_of(model, params, reading, streams[reading.last_stack])
+    # In one batch, each stream in place of the last layer's output.
+    last_streams = streams[reading.last_stack]
+    depth, length, *features = last_streams.shape
+    rows = round_up_rows(depth, params)
+    width = reading.inputs[-2].shape[1]  # a classifier's last input is its texts, not a row
+    padded = np.zeros((rows, width, *features), last_streams.dtype)
+    padded[:depth, :length] = last_streams
+    inputs = [np.repeat(x, rows, axis=0) for x in reading.inputs]
+    program = _hidden_program(model, f"{reading.last_stack}.layer_{depth - 2}")
+    logits = unpad(program(params, *place_like(params, (padded, inputs))), depth)[:, :length]
     log_probs = np.asarray(jax.nn.log_softmax(logits))
     return Hidden(reading.texts, reading.pieces, streams, log_probs)
 
@@ -336,22 +342,6 @@ def _stack_stream(activations: Mapping[str, np.ndarray], stack: str) -> np.ndarr
     while (path := f"{stack}.layer_{len(streams) - 1}") in activations:
         streams.append(activations[path])
     return np.stack(streams)
-
-
-def _logits_of(model: Any, params: Any, reading: ModelInputs, streams: np.ndarray) -> np.ndarray:
-    """Logits [L + 1, T, V] of each stream in place of the last layer's output.
-
-    The model reads the example once per stream, in one batch.
-    """
-    path = f"{reading.last_stack}.layer_{len(streams) - 2}"
-    rows = round_up_rows(len(streams), params)
-    depth, length, *features = streams.shape
-    width = reading.inputs[-2].shape[1]  # a classifier's last input is its texts, not a row
-    padded = np.zeros((rows, width, *features), streams.dtype)
-    padded[:depth, :length] = streams
-    inputs = [np.repeat(x, rows, axis=0) for x in reading.inputs]
-    placed = place_like(params, (padded, inputs))
-    return unpad(_hidden_program(model, path)(params, *placed), depth)[:, :length]
 
 
 @functools.lru_cache(maxsize=16)

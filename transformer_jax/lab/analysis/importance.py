@@ -6,7 +6,7 @@ without the head. B rows, H heads.
 """
 
 import functools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import batched
 from typing import Any
 
@@ -25,7 +25,7 @@ from transformer_jax.runs.build import batch_rows
 from transformer_jax.runs.run import Run
 from transformer_jax.runtime import platform
 from transformer_jax.summary import Summarized
-from transformer_jax.tasks.interface import Params, Task
+from transformer_jax.tasks.interface import Params
 
 Batch = Mapping[str, Any]
 Loss = Callable[[Any, Batch], tuple[Array, Array]]
@@ -134,17 +134,13 @@ def head_importance(run: Run, split: str, by: str) -> Importance:
         total, weight, _ = run.task.loss(params, batch, None, run.frozen)
         return total, weight
 
-    rows = round_up_rows(batch_rows(run.settings, run.task), run.params)
-    examples = open_split(run.settings.data, split)
-    batches = list(_examples_apart(run.task, examples, rows))
-    return MEASURES[by](loss, run.params, batches, heads)
-
-
-def _examples_apart(task: Task, examples: Any, rows: int) -> Iterator[dict[str, np.ndarray]]:
-    """Batches of equal shape with one example a row."""
-    prepared = task.prepare(examples, training=False)
+    task = run.task
+    prepared = task.prepare(open_split(run.settings.data, split), training=False)
     items: list[Any] = [task.preprocess(item, np.random.default_rng(0)) for item in prepared]
     items = [item for item in items if all(len(item[name]) <= task.lengths[name] for name in item)]
+    rows = round_up_rows(batch_rows(run.settings, task), run.params)
+    batches = []  # of equal shape, with one example a row
     for chosen in batched(items, rows):
         fillers = [dict.fromkeys(task.lengths, ())] * (rows - len(chosen))
-        yield padded_batch([*chosen, *fillers], task.lengths)
+        batches.append(padded_batch([*chosen, *fillers], task.lengths))
+    return MEASURES[by](loss, run.params, batches, heads)
