@@ -12,17 +12,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from transformer_jax.errors import UserError
+from transformer_jax.lab import pictures
 from transformer_jax.lab.analysis.activations import Attention
 from transformer_jax.lab.analysis.attention_page import TITLES
-from transformer_jax.lab.pictures import (
-    draw_calibration,
-    draw_confusion,
-    draw_curves,
-    draw_heads,
-    draw_rates,
-    draw_recipe,
-    draw_worst,
-)
 from transformer_jax.lab.pictures.style import Picture
 from transformer_jax.logs.records import last_recorded_step
 from transformer_jax.nn.positions import encoding_class
@@ -37,13 +29,7 @@ from transformer_jax.runs.workdir import (
     read_predictions,
     seed_workdirs,
 )
-from transformer_jax.scoring.errors import (
-    calibration,
-    decisions,
-    rates_by_class,
-    rates_by_frequency,
-    rates_by_length,
-)
+from transformer_jax.scoring import errors
 from transformer_jax.training.optimizer import make_schedule
 
 _POSITIONS_SHOWN = 100
@@ -60,7 +46,7 @@ def plot_runs(workdirs: Sequence[Path]) -> Picture:
     labels = names if len(set(names)) == len(names) else list(map(str, workdirs))
     records = [[read_metrics(seed) for seed in seed_workdirs(workdir)] for workdir in workdirs]
     selected_by = selecting_metrics([seed_workdirs(workdir)[0] for workdir in workdirs])
-    return draw_curves(dict(zip(labels, records, strict=True)), selected_by)
+    return pictures.draw_curves(dict(zip(labels, records, strict=True)), selected_by)
 
 
 def plot_config(settings: Settings) -> Picture:
@@ -70,7 +56,7 @@ def plot_config(settings: Settings) -> Picture:
     except ValueError as error:
         raise UserError(f"config.model: {error}") from error
     schedule = make_schedule(settings.optimizer, settings.model.d_model, settings.train.num_steps)
-    return draw_recipe(schedule, settings.train.num_steps, encodings)
+    return pictures.draw_recipe(schedule, settings.train.num_steps, encodings)
 
 
 def plot_attention(
@@ -94,7 +80,7 @@ def plot_attention(
         raise UserError(f"--layer: {layer} is none of the layers 0 to {len(weights) - 1}")
     layer = len(weights) - 1 if layer is None else layer
     queries, keys = (attention.tokens[stack] for stack in attention.stacks(kind))
-    figure = draw_heads(weights[layer], queries, keys)
+    figure = pictures.draw_heads(weights[layer], queries, keys)
     figure.suptitle(f"{TITLES[kind]}, layer {layer}", fontsize=8)
     return figure
 
@@ -118,22 +104,23 @@ def plot_errors(
         message = "the outputs of %s are of step %d of %d; evaluate --split=%s scores the latest"
         logger.warning(message, split, predictions.step, trained, split)
     try:
-        decided = decisions(predictions.records)
+        decided = errors.decisions(predictions.records)
         match kind:
             case "confusion":
-                return draw_confusion(decided)
+                return pictures.draw_confusion(decided)
             case "calibration":
-                return draw_calibration(calibration(decided))
+                return pictures.draw_calibration(errors.calibration(decided))
             case "worst":
-                return draw_worst(decided)
+                return pictures.draw_worst(decided)
             case "class":
-                return draw_rates(rates_by_class(decided), "expected label")
+                return pictures.draw_rates(errors.rates_by_class(decided), "expected label")
             case "length":
-                return draw_rates(rates_by_length(decided), "words of the text")
+                return pictures.draw_rates(errors.rates_by_length(decided), "words of the text")
             case _:
                 examples = open_data(load_json(workdir / CONFIG, overrides), "train")
                 words = Counter(word for example in examples for word in example["text"].split())
-                return draw_rates(rates_by_frequency(decided, words), "occurrences in training")
+                rates = errors.rates_by_frequency(decided, words)
+                return pictures.draw_rates(rates, "occurrences in training")
     except ValueError as error:
         raise UserError(f"--errors={kind}: {workdir}: predictions of {split}: {error}") from error
 

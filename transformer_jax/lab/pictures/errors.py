@@ -17,24 +17,17 @@ from transformer_jax.lab.pictures.style import (
     picture,
     styled,
 )
-from transformer_jax.scoring.errors import (
-    Bin,
-    Decision,
-    Rate,
-    calibration_error,
-    confusion,
-    worst_errors,
-)
+from transformer_jax.scoring import errors
 
 
 @styled
-def draw_confusion(decided: Sequence[Decision], most: int = 15) -> Picture:
+def draw_confusion(decided: Sequence[errors.Decision], most: int = 15) -> Picture:
     """Confusion matrix: each row is the shares of predicted labels, in percent.
 
     At most `most` labels are drawn; the rarest ones are together, as "others". Up to six leave room
     for the counts below the shares.
     """
-    labels, counts = confusion(decided)
+    labels, counts = errors.confusion(decided)
     if len(labels) > most:
         labels = [*labels[: most - 1], "others"]
         for axis in (0, 1):
@@ -66,12 +59,12 @@ def draw_confusion(decided: Sequence[Decision], most: int = 15) -> Picture:
 
 
 @styled
-def draw_calibration(bins: Sequence[Bin]) -> Picture:
+def draw_calibration(bins: Sequence[errors.Bin]) -> Picture:
     """Accuracy by probability; the diagonal is a model that is as often right as it says."""
     figure, (ax,) = grid(1, COLUMN)
     (ideal,) = ax.plot([0, 1], [0, 1], "--", color="0.5", label="perfectly calibrated")
     probabilities = [bin.probability for bin in bins]
-    label = f"model, calibration error {calibration_error(bins):.3f}"
+    label = f"model, calibration error {errors.calibration_error(bins):.3f}"
     accuracies = [bin.accuracy for bin in bins]
     (model,) = ax.plot(probabilities, accuracies, "o-", color=COLORS[0], label=label)
     for bin in bins:
@@ -84,7 +77,7 @@ def draw_calibration(bins: Sequence[Bin]) -> Picture:
 
 
 @styled
-def draw_rates(rates: Sequence[Rate], by: str, most: int = 15) -> Picture:
+def draw_rates(rates: Sequence[errors.Rate], by: str, most: int = 15) -> Picture:
     """Error rate of each of the first `most` groups, with its 95% interval.
 
     `by` says what the groups are, such as "words of the text".
@@ -104,9 +97,9 @@ def draw_rates(rates: Sequence[Rate], by: str, most: int = 15) -> Picture:
 
 
 @styled
-def draw_worst(decided: Sequence[Decision], most: int = 20) -> Picture:
+def draw_worst(decided: Sequence[errors.Decision], most: int = 20) -> Picture:
     """Table of the worst errors (`scoring.errors.worst_errors`)."""
-    worst = worst_errors(decided)[:most]
+    worst = errors.worst_errors(decided)[:most]
     has_probabilities = bool(worst) and worst[0].probability is not None
     is_narrow = max((len(error.text) for error in worst), default=0) < 25  # letters
     figure = picture(COLUMN if is_narrow else FULL, 0.35 + 0.19 * max(len(worst), 1))

@@ -24,21 +24,7 @@ from transformer_jax.data.files.text import TextBlocks
 from transformer_jax.data.sets.download import without_downloads
 from transformer_jax.data.sources import open_split
 from transformer_jax.errors import UserError
-from transformer_jax.lab.plan.mesh_search import (
-    SearchSizes,
-    candidate_meshes,
-    rank_key,
-    settings_by_memory,
-    suggest_changes,
-    varied_fields,
-    warnings,
-)
-from transformer_jax.lab.plan.program import (
-    compile_search,
-    compile_training_step,
-    micro_batches,
-    search_sizes,
-)
+from transformer_jax.lab.plan import mesh_search, program
 from transformer_jax.lab.plan.report import cost_report, memory_report, plan_as_text
 from transformer_jax.lab.plan.target import (
     ENVIRONMENT,
@@ -109,8 +95,8 @@ def plan(
     """
     require_compiler(parse_target(device, slices))
     settings = resolve(config, {}, modules, COMMAND)
-    program = "decode" if decode else "train"
-    return Plan(_run_child(settings, device, slices, program, modules), note=NOTE)
+    what = "decode" if decode else "train"
+    return Plan(_run_child(settings, device, slices, what, modules), note=NOTE)
 
 
 def search_meshes(
@@ -130,8 +116,8 @@ def search_meshes(
     target = parse_target(device, slices)
     require_compiler(target)
     settings = resolve(config, {}, modules, COMMAND)
-    sizes = SearchSizes(**_run_child(settings, device, slices, "sizes", modules))
-    possible = candidate_meshes(sizes, target.accelerator)
+    sizes = mesh_search.SearchSizes(**_run_child(settings, device, slices, "sizes", modules))
+    possible = mesh_search.candidate_meshes(sizes, target.accelerator)
     if not possible:
         raise UserError(
             f"no mesh of {target} has room for the {sizes.state / GIB:.1f} GiB of parameters and "
@@ -140,8 +126,8 @@ def search_meshes(
     reports = []
     for number, mesh in enumerate(possible, 1):
         logger.info("mesh %d of %d: %s", number, len(possible), mesh)
-        for changed in settings_by_memory(settings, mesh):
-            report = {"settings": varied_fields(changed)}
+        for changed in mesh_search.settings_by_memory(settings, mesh):
+            report = {"settings": mesh_search.varied_fields(changed)}
             try:
                 report |= plan(changed, device, slices, modules=modules)
             except UserError as error:
@@ -150,7 +136,7 @@ def search_meshes(
             reports.append(report)
             if report["memory"]["fits"]:
                 break
-    return {"meshes": sorted(reports, key=rank_key, reverse=True), "note": NOTE}
+    return {"meshes": sorted(reports, key=mesh_search.rank_key, reverse=True), "note": NOTE}
 
 
 def does_not_fit_message(report: dict[str, Any]) -> str:
@@ -216,15 +202,16 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
     accelerator = target.accelerator
     allow_cudnn_lowering(devices[0])
     if request["what"] == "sizes":
-        return dataclasses.asdict(search_sizes(settings, devices))
+        return dataclasses.asdict(program.search_sizes(settings, devices))
     trains = request["what"] == "train"
     with platform.compiling_for(devices[0]):
         dtype = product_dtype(settings.model.dtype).name
     start = time.perf_counter()
-    program = (compile_training_step if trains else compile_search)(settings, devices)
+    compile_program = program.compile_training_step if trains else program.compile_search
+    planned = compile_program(settings, devices)
     seconds = round(time.perf_counter() - start, 1)
-    mesh = program.mesh
-    memory = memory_report(program, accelerator)
+    mesh = planned.mesh
+    memory = memory_report(planned, accelerator)
     report: dict[str, Any] = {
         "device": str(target),
         "devices": len(devices),
@@ -235,14 +222,14 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
         "mesh": dict(mesh.shape),
         "memory": memory,
     }
-    if program.compiled:
-        report |= {"compile_s": seconds, "tokens": program.tokens, **program.facts}
-        report |= cost_report(program, accelerator, dtype)
+    if planned.compiled:
+        report |= {"compile_s": seconds, "tokens": planned.tokens, **planned.facts}
+        report |= cost_report(planned, accelerator, dtype)
     rows = 1
     if trains:
-        report["accumulation_steps"], rows = micro_batches(settings, mesh)
-    report["advice"] = suggest_changes(memory, settings, mesh, rows)
-    report["warnings"] = warnings(settings, mesh, accelerator)
+        report["accumulation_steps"], rows = program.micro_batches(settings, mesh)
+    report["advice"] = mesh_search.suggest_changes(memory, settings, mesh, rows)
+    report["warnings"] = mesh_search.warnings(settings, mesh, accelerator)
     return report
 
 

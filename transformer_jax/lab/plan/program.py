@@ -17,14 +17,6 @@ from transformer_jax.nn.fused_attention import record_kernel_choices
 from transformer_jax.nn.int8 import convert_weights
 from transformer_jax.nn.layers import count_active, count_parameters
 from transformer_jax.parallel import sharding
-from transformer_jax.parallel.sharding import (
-    ROWS,
-    ParallelConfig,
-    bytes_per_device,
-    make_mesh,
-    row_shards,
-    slice_of,
-)
 from transformer_jax.runs import build
 from transformer_jax.runs.config import errors_of
 from transformer_jax.runs.frozen import planned_teacher
@@ -122,8 +114,8 @@ def compile_training_step(settings: Settings, devices: Sequence[jax.Device]) -> 
         engine = training.engine
         state = training.state
         held = {
-            "parameters": bytes_per_device((state.params, state.frozen)),
-            "optimizer": bytes_per_device((state.opt_state, state.live)),
+            "parameters": sharding.bytes_per_device((state.params, state.frozen)),
+            "optimizer": sharding.bytes_per_device((state.opt_state, state.live)),
             "batch": sum(4 * x.size for x in training.batch.values()) // engine.row_shards,  # int32
         }
         with record_kernel_choices() as attention:
@@ -152,7 +144,7 @@ def compile_search(settings: Settings, devices: Sequence[jax.Device]) -> Program
         plain = jax.eval_shape(task.init, jax.random.key(0))
         params = jax.eval_shape(functools.partial(convert_weights, settings.decode.weights), plain)
         with errors_of("parallel"):
-            mesh = make_mesh(settings.parallel, devices)
+            mesh = sharding.make_mesh(settings.parallel, devices)
             params = sharding.add_shardings(params, mesh)
         lowered, rows, length = lower_search(settings, task, params, mesh)
         if not lowered:
@@ -162,7 +154,7 @@ def compile_search(settings: Settings, devices: Sequence[jax.Device]) -> Program
             compiled,
             refusal,
             mesh,
-            held={"parameters": bytes_per_device(params)},
+            held={"parameters": sharding.bytes_per_device(params)},
             flops=None,
             tokens=rows * length,
             # Parameters without the scales of converted weights.
@@ -189,11 +181,12 @@ def lower_search(
       The programs that run one after another, none for a task that does not search; the rows of
       the batch; and the length of the outputs.
     """
-    shards = row_shards(mesh)
+    shards = sharding.row_shards(mesh)
     rows = -(-settings.decode.batch_size // shards) * shards  # the next multiple
+    by_rows = NamedSharding(mesh, sharding.ROWS)
 
     def tokens(*shape: int, dtype: Any = jnp.int32) -> jax.ShapeDtypeStruct:
-        return jax.ShapeDtypeStruct((rows, *shape), dtype, sharding=NamedSharding(mesh, ROWS))
+        return jax.ShapeDtypeStruct((rows, *shape), dtype, sharding=by_rows)
 
     if isinstance(task, Translation):
         source = settings.data.max_source_length
@@ -237,13 +230,14 @@ def cache_size(task: Task) -> dict[str, int] | None:
 def search_sizes(settings: Settings, devices: Sequence[jax.Device]) -> SearchSizes:
     """Sizes of a config that limit the meshes to try; `expert` and `sequence` are kept."""
     parallel = settings.parallel
-    undivided = dataclasses.replace(settings, parallel=ParallelConfig(engine="jit"))
+    undivided = dataclasses.replace(settings, parallel=sharding.ParallelConfig(engine="jit"))
     training = AbstractTraining(undivided, devices[:1])
     state = training.state
+    slices = list(map(sharding.slice_of, devices))
     return SearchSizes(
         devices=len(devices) // (parallel.expert * parallel.sequence),
-        local=[slice_of(device) for device in devices].count(slice_of(devices[0])),
-        state=bytes_per_device((state.params, state.opt_state, state.live)),
+        local=slices.count(slices[0]),
+        state=sharding.bytes_per_device((state.params, state.opt_state, state.live)),
         rows=training.rows // parallel.expert,
         d_model=settings.model.d_model,
         heads=settings.model.key_value_heads,
@@ -253,7 +247,7 @@ def search_sizes(settings: Settings, devices: Sequence[jax.Device]) -> SearchSiz
 def micro_batches(settings: Settings, mesh: Mesh) -> tuple[int, int]:
     """Number of micro-batches in a training step, and rows of each on a device."""
     task = build.build_untokenized_task(settings)
-    shards = row_shards(mesh)
+    shards = sharding.row_shards(mesh)
     count = build.micro_batches(settings, task, shards)
     return count, build.batch_rows(settings, task, shards) // count // shards
 
