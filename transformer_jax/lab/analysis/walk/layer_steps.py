@@ -16,15 +16,7 @@ from jaxtyping import Float
 from scipy.special import softmax
 
 from transformer_jax.lab.analysis.walk.kinds import NORMS, POSITIONS, RESIDUALS, inner_layer
-from transformer_jax.lab.analysis.walk.step import (
-    Part,
-    Trace,
-    WalkStep,
-    number,
-    percent,
-    quoted,
-    step,
-)
+from transformer_jax.lab.analysis.walk.step import Part, Trace, WalkStep, number, quoted, step
 from transformer_jax.models.encoder_decoder import EncoderDecoder
 from transformer_jax.models.encoder_only import token_types
 from transformer_jax.nn.attention import MultiHeadAttention
@@ -108,7 +100,7 @@ def attention_steps(at: AttentionPart) -> Iterator[WalkStep]:
             f" These are the model's own weights. They differ from the softmax of the logits shown "
             f"by up to {number(difference)}: the model computes in lower precision, or is patched."
         )
-    yield at.logits_step("softmax", weights, share=percent(weights[shown]), difference=caution)
+    yield at.logits_step("softmax", weights, share=f"{weights[shown]:.1%}", difference=caution)
 
     heads = at.value("heads")
     count, _, size = heads.shape

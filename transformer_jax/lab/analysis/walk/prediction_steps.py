@@ -16,15 +16,7 @@ from scipy.special import softmax
 
 from transformer_jax.inference.batches import unpad
 from transformer_jax.lab.analysis.activations import LOGITS, keep_activations
-from transformer_jax.lab.analysis.walk.step import (
-    Axis,
-    Part,
-    Trace,
-    WalkStep,
-    percent,
-    quoted,
-    step,
-)
+from transformer_jax.lab.analysis.walk.step import Axis, Part, Trace, WalkStep, quoted, step
 from transformer_jax.models import apply_method, apply_model
 from transformer_jax.models.classifier import TextClassifier, TokenClassifier
 from transformer_jax.nn.attention import MultiHeadAttention
@@ -87,10 +79,9 @@ def _table(
     names = tuple(trace.name_of(int(i)) for i in best)
     values = np.stack([logits[best], probabilities[best]], axis=1)
     axes = (Axis("candidate", names), Axis("number", ("logit", "probability")))
-    share = percent(probabilities[best[0]])
-    words = {"count": len(logits), "best": quoted(names[0]), "share": share}
-    words |= {"place": place, "more": more}
-    return step(kind, group, values, axes, (0, 1), code=code, **words)
+    words = {"count": len(logits), "best": quoted(names[0]), "place": place, "more": more}
+    share = f"{probabilities[best[0]]:.1%}"
+    return step(kind, group, values, axes, (0, 1), code=code, share=share, **words)
 
 
 def _head_step(part: Part) -> WalkStep:
@@ -209,7 +200,7 @@ def _weights_step(
     key = int(weights[-1, 0].argmax())
     labels = tuple(trace.reading.pieces[stack][: weights.shape[2]])
     words: dict[str, Any] = {"token": trace.token("decoder", index), "length": index + 1}
-    words |= {"share": percent(weights[-1, 0, key]), "key": trace.token(stack, key)}
+    words |= {"share": f"{weights[-1, 0, key]:.1%}", "key": trace.token(stack, key)}
     axes = ("layer", "head", Axis("key", labels))
     return step(kind, group, weights, axes, (len(weights) - 1, 0, key), **words)
 

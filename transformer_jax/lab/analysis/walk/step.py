@@ -259,11 +259,6 @@ def number(x: float) -> str:
     return f"{x:.3g}".replace("-", "−")
 
 
-def percent(share: float) -> str:
-    """A share in percent, with one decimal."""
-    return f"{100 * share:.1f}%"
-
-
 def step(
     kind: str,
     group: tuple[str, ...],
