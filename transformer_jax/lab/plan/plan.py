@@ -26,13 +26,7 @@ from transformer_jax.data.sources import open_split
 from transformer_jax.errors import UserError
 from transformer_jax.lab.plan import mesh_search, program
 from transformer_jax.lab.plan.report import cost_report, memory_report, plan_as_text
-from transformer_jax.lab.plan.target import (
-    ENVIRONMENT,
-    GIB,
-    allow_cudnn_lowering,
-    parse_target,
-    require_compiler,
-)
+from transformer_jax.lab.plan.target import ENVIRONMENT, GIB, parse_target, require_compiler
 from transformer_jax.nn.ops import product_dtype
 from transformer_jax.runs import build
 from transformer_jax.runs.config import nested, override, read_settings, resolve
@@ -200,7 +194,6 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
     target = parse_target(request["device"], request["slices"])
     devices = target.devices()
     accelerator = target.accelerator
-    allow_cudnn_lowering(devices[0])
     if request["what"] == "sizes":
         return dataclasses.asdict(program.search_sizes(settings, devices))
     trains = request["what"] == "train"

@@ -73,7 +73,8 @@ class Target:
         return f"{self.name}:{'x'.join(map(str, self.shape))}{slices}"
 
     def devices(self) -> list[jax.Device]:
-        """Abstract devices; this process must have been started in `ENVIRONMENT`.
+        """Abstract devices, for which JAX may lower cuDNN's attention from then on; this process
+        must have been started in `ENVIRONMENT`.
 
         Raises:
           UserError: the compiler does not know such devices.
@@ -93,6 +94,7 @@ class Target:
             platform = "cuda"
             name = ""
             more = {"topology": f"1x{shape}", "target_config": _gpu_target_config(self.accelerator)}
+            _allow_cudnn_lowering(self.accelerator.capability)
         try:
             return list(topologies.get_topology_desc(name, platform, **more).devices)
         except (jax.errors.JaxRuntimeError, RuntimeError, NotImplementedError) as error:
@@ -101,15 +103,12 @@ class Target:
             ) from error
 
 
-def allow_cudnn_lowering(device: jax.Device) -> None:
+def _allow_cudnn_lowering(capability: tuple[int, int]) -> None:
     """Lets JAX lower cuDNN's attention for a GPU that is absent; JAX checks the local GPUs."""
-    if device.platform != "gpu":
-        return
 
     def version(text: str) -> tuple[int, ...]:
         return tuple(map(int, text.split(".")))
 
-    capability = version(str(device.compute_capability))
     checks: Any = importlib.import_module("jax._src.cudnn.fused_attention_stablehlo")
     checks.check_compute_capability = lambda least: capability >= version(least)
     checks.is_cuda_compute_capability_equal = lambda other: capability == version(other)

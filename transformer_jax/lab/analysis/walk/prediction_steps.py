@@ -186,8 +186,7 @@ def _cache_step(
     empty = [f"slot {i}" for i in range(length, slots)]
     labels = (*trace.reading.pieces["decoder"][:length], *empty)
     words: dict[str, Any] = {"token": trace.token("decoder", index), "index": index}
-    words["length"] = length
-    words |= {"heads": heads, "slots": slots, "size": size}
+    words |= {"length": length, "heads": heads, "slots": slots, "size": size}
     words |= {"layers": len(layers), "layer": layers[0]}
     axes = ("head", Axis("slot", labels), "feature")
     return step("cache", group, keys, axes, (0, index), **words)
