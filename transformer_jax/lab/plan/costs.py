@@ -393,12 +393,9 @@ def _between_slices(
     """Transfer from a device to its host for other slices: the first array of a `send`."""
     transfer = re.search(r'_xla_megascale_transfer_type="(\w+)"', instruction.attributes)
     kind = transfer[1].lower().replace("_", "-") if transfer else "send"
-    slices = np.vectorize(slice_of)(mesh.devices)
-    axes = tuple(
-        name
-        for axis, name in enumerate(mesh.axis_names)
-        if (slices != np.take(slices, [0], axis)).any()
-    )
+    slices = list(map(slice_of, mesh.devices.flat))
+    _, first_of_each = np.unique(slices, return_index=True)
+    axes = _axes_of(first_of_each, mesh)
     nbytes = instruction.arrays[0].nbytes
     seconds = times * nbytes / accelerator.network
     return Collective(f"{kind} {BETWEEN_SLICES}", axes, times, nbytes, seconds)
