@@ -130,8 +130,7 @@ def _shown(values: np.ndarray, number: int, axis: Axis, most: int) -> Sequence[i
     if axis.name in _WHOLE or size <= most:
         return range(size)
     if axis.name == "vocabulary entry":
-        other_axes = tuple(i for i in range(values.ndim) if i != number)
-        highest = values.max(axis=other_axes)
+        highest = values.max(axis=0)  # of all tokens
         return np.argsort(-highest, kind="stable")[: most // 4].tolist()
     return range(most)
 

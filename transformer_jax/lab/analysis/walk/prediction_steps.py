@@ -46,8 +46,11 @@ def prediction_steps(trace: Trace) -> Iterator[WalkStep]:
             yield _table(trace, "classes", (*group, f"token {i}"), row, place, code=code)
         return
     part = dataclasses.replace(trace.part(stack), group=group)
-    if "prediction_head" in trace.params:
-        yield _head_step(part)
+    if "prediction_head" in trace.params:  # BERT's, between the last layer and the embeddings
+        program = jax.jit(lambda p, x: apply_model(trace.model, p, *x, method="unprojected").x)
+        features = np.asarray(hosts.to_host(program(trace.params, trace.reading.inputs)))
+        head = features[0, : len(ids)]  # without padding
+        yield part.step("prediction_head", head, activation=trace.config.activation)
     yield _logits_step(part)
     if stack == "decoder":
         yield _table(trace, "next", group, logits[-1], f"after {trace.token(stack, len(ids) - 1)}")
@@ -82,16 +85,6 @@ def _table(
     words = {"count": len(logits), "best": quoted(names[0]), "place": place, "more": more}
     share = f"{probabilities[best[0]]:.1%}"
     return step(kind, group, values, axes, (0, 1), code=code, share=share, **words)
-
-
-def _head_step(part: Part) -> WalkStep:
-    """BERT's prediction head, between the last layer and the embedding matrix."""
-    trace = part.trace
-    program = jax.jit(lambda p, x: apply_model(trace.model, p, *x, method="unprojected").x)
-    rows = np.asarray(hosts.to_host(program(trace.params, trace.reading.inputs)))
-    # Without padding, which `collect` has removed from the other activations.
-    features = rows[0, : len(trace.values[part.stack])]
-    return part.step("prediction_head", features, activation=trace.config.activation)
 
 
 def _logits_step(part: Part) -> WalkStep:
