@@ -130,7 +130,6 @@ def _encodings(settings: Settings) -> np.ndarray | None:
     encoding = encoding_class(settings.model)(settings.model)
     positions = jnp.arange(_POSITIONS_SHOWN)[None]
     nothing = jnp.zeros((1, _POSITIONS_SHOWN, settings.model.d_model))
-    added, _ = encoding.init_with_output(
-        jax.random.key(settings.seed), nothing, positions, method="embed"
-    )
+    key = jax.random.key(settings.seed)
+    added, _ = encoding.init_with_output(key, nothing, positions, method="embed")
     return np.asarray(added[0]) if added.any() else None

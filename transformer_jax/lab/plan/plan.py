@@ -19,7 +19,7 @@ import jax
 import numpy as np
 from ml_collections import ConfigDict
 
-from transformer_jax.data.examples import Corpus, Selection
+from transformer_jax.data.examples import Selection
 from transformer_jax.data.files.text import TextBlocks
 from transformer_jax.data.sets.download import without_downloads
 from transformer_jax.data.sources import open_split
@@ -27,14 +27,12 @@ from transformer_jax.errors import UserError
 from transformer_jax.lab.plan import mesh_search, program
 from transformer_jax.lab.plan.report import cost_report, memory_report, plan_as_text
 from transformer_jax.lab.plan.target import ENVIRONMENT, GIB, parse_target, require_compiler
-from transformer_jax.nn.ops import product_dtype
 from transformer_jax.runs import build
 from transformer_jax.runs.config import nested, override, read_settings, resolve
 from transformer_jax.runs.outside import refuse_loaded
 from transformer_jax.runs.prepare import build_tokenizers
 from transformer_jax.runs.settings import COMMAND, Origin, Settings
 from transformer_jax.runs.user_modules import Modules, load_modules
-from transformer_jax.runtime import platform
 from transformer_jax.tokenization import load_tokenizers
 
 logger = logging.getLogger(__name__)
@@ -197,8 +195,6 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
     if request["what"] == "sizes":
         return dataclasses.asdict(program.search_sizes(settings, devices))
     trains = request["what"] == "train"
-    with platform.compiling_for(devices[0]):
-        dtype = product_dtype(settings.model.dtype).name
     start = time.perf_counter()
     compile_program = program.compile_training_step if trains else program.compile_search
     planned = compile_program(settings, devices)
@@ -210,14 +206,14 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
         "devices": len(devices),
         "what": request["what"],
         "versions": _versions(),
-        "dtype": dtype,
         "remat": settings.train.remat,
         "mesh": dict(mesh.shape),
         "memory": memory,
+        **planned.facts,
     }
     if planned.compiled:
-        report |= {"compile_s": seconds, "tokens": planned.tokens, **planned.facts}
-        report |= cost_report(planned, accelerator, dtype)
+        report |= {"compile_s": seconds, "tokens": planned.tokens}
+        report |= cost_report(planned, accelerator)
     rows = 1
     if trains:
         report["accumulation_steps"], rows = program.micro_batches(settings, mesh)
@@ -273,7 +269,13 @@ def _measure(settings: Settings, folder: Path) -> int:
     examples = open_split(settings.data, "train")
     if isinstance(examples, TextBlocks):
         raise UserError("data.block_megabytes reads text from where it is, not from this machine")
-    texts = _first_texts(examples)
+    characters = 0
+    count = 0
+    while count < len(examples) and characters < _CHARACTERS:
+        example = examples[count]
+        characters += sum(len(text) for text in example.values() if isinstance(text, str))
+        count += 1
+    texts = Selection(examples, np.arange(count))
     build_tokenizers(settings, folder, texts)
     tokenizers = load_tokenizers(folder)
     task = build.build_task(settings, build.vocab_sizes(tokenizers), tokenizers)
@@ -287,17 +289,6 @@ def _measure(settings: Settings, folder: Path) -> int:
             batch = next(batches)
             tokens += sum(int((batch[f"{side}_segment_ids"] > 0).sum()) for side in task.read)
         return round(tokens / (time.perf_counter() - start))
-
-
-def _first_texts(examples: Corpus) -> Selection:
-    """The first examples, with about as many characters as are packed."""
-    characters = 0
-    count = 0
-    while count < len(examples) and characters < _CHARACTERS:
-        example = examples[count]
-        characters += sum(len(text) for text in example.values() if isinstance(text, str))
-        count += 1
-    return Selection(examples, np.arange(count))
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ from transformer_jax.models.classifier import body_config
 from transformer_jax.nn.fused_attention import record_kernel_choices
 from transformer_jax.nn.int8 import convert_weights
 from transformer_jax.nn.layers import count_active, count_parameters
+from transformer_jax.nn.ops import product_dtype
 from transformer_jax.parallel import sharding
 from transformer_jax.runs import build
 from transformer_jax.runs.config import errors_of
@@ -40,8 +41,9 @@ class Program:
       held: bytes on each device of "parameters", "optimizer" and "batch", as far as there are any.
       flops: of the model, on all devices together; None for a search.
       tokens: that the model reads in a step, or that the search writes.
-      facts: "engine" ("pmap" or "jit"), "attention" (kernels that were chosen, with the reasons),
-        "parameters", "active_parameters" (those that a token uses) and "cache" (`cache_size`).
+      facts: "engine" ("pmap" or "jit"), "dtype" of products, "attention" (kernels that were chosen,
+        with the reasons), "parameters", "active_parameters" (those that a token uses) and "cache"
+        (`cache_size`).
       loops: most runs of a loop of unknown length.
     """
 
@@ -127,7 +129,7 @@ def compile_training_step(settings: Settings, devices: Sequence[jax.Device]) -> 
             held,
             flops=training.model_flops(),
             tokens=training.rows * sum(task.lengths[side] for side in task.read),
-            facts=_facts(task, state.params)
+            facts=_facts(settings, task, state.params)
             | {"engine": "jit" if engine.axis_name is None else "pmap"}
             | {"attention": [str(choice) for choice in attention]},
         )
@@ -158,13 +160,14 @@ def compile_search(settings: Settings, devices: Sequence[jax.Device]) -> Program
             flops=None,
             tokens=rows * length,
             # Parameters without the scales of converted weights.
-            facts=_facts(task, plain) | {"engine": "jit", "attention": []},
+            facts=_facts(settings, task, plain) | {"engine": "jit", "attention": []},
             loops=length,
         )
 
 
-def _facts(task: Task, params: Any) -> dict[str, Any]:
+def _facts(settings: Settings, task: Task, params: Any) -> dict[str, Any]:
     return {
+        "dtype": product_dtype(settings.model.dtype).name,
         "parameters": count_parameters(params),
         "active_parameters": count_active(body_config(task.model), params),
         "cache": cache_size(task),

@@ -57,9 +57,8 @@ TABLE_ROWS = {
 """Rows of the table: title -> function from a report to the cell."""
 
 
-def cost_report(program: Program, accelerator: Accelerator, dtype: str) -> dict[str, Any]:
-    """FLOPs, bytes and times of a program compiled for devices of this kind, and of its kernels;
-    `dtype` is that of the model's products."""
+def cost_report(program: Program, accelerator: Accelerator) -> dict[str, Any]:
+    """FLOPs, bytes and times of a program compiled for devices of this kind, and of its kernels."""
     # The other memory spaces of a TPU are on its chip; a GPU's are numbered by the compiler.
     spaces = frozenset([0]) if accelerator.platform == "tpu" else frozenset(range(16))
     kernels: list[KernelCost] = []
@@ -83,7 +82,8 @@ def cost_report(program: Program, accelerator: Accelerator, dtype: str) -> dict[
     if accelerator.platform == "gpu":
         times["launches_ms"] = 1e3 * launched * LAUNCH_SECONDS
     if program.flops:
-        times["at_peak_ms"] = 1e3 * program.flops / program.mesh.size / accelerator.peak(dtype)
+        peak = accelerator.peak(program.facts["dtype"])
+        times["at_peak_ms"] = 1e3 * program.flops / program.mesh.size / peak
     return {
         "flops": {
             "model": program.flops,
