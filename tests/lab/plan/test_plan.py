@@ -91,7 +91,8 @@ def test_a_refused_step_reports_its_memory_and_advice(planned, monkeypatch):
     assert (memory["peak_gib"], memory["left_gib"], memory["fits"]) == (20.5, -4.75, False)
     held = sum(memory[f"{part}_gib"] for part in ("parameters", "optimizer", "batch"))
     assert held > 0 and memory["temporaries_gib"] == pytest.approx(20.5 - held)
-    assert "train.accumulation_steps=2" in found["advice"]
+    assert "train.accumulation_steps=2" in found["advice"] and "step_ms" not in found
+    assert found["parameters"] > 0 and found["engine"] == "jit"
     text = report.plan_as_text(found)
     assert "does not" not in text and "NO, -4.75 GiB left" in text
     by_rows = planned(changes={"train.rows_per_device": 2})  # of 4
