@@ -12,7 +12,6 @@ from tests.lab.analysis.drawn_attention import SOURCE, TARGET, drawn_attention
 from transformer_jax.cli.parser import parse
 from transformer_jax.errors import UserError
 from transformer_jax.lab.analysis.walk.step import Walk
-from transformer_jax.lab.plan import packing
 from transformer_jax.lab.plan import plan as planning
 from transformer_jax.runs import load
 
@@ -147,7 +146,7 @@ def test_json_goes_to_stdout_and_a_table_to_stderr(reports, shell, monkeypatch):
     large = REPORT | {"advice": ["train.remat=full (not estimated)"]}
     asked = reports(FITTING, large)
     speed = {"tokens_per_s": 5000}
-    monkeypatch.setattr(packing, "packing_speed", lambda settings: speed)
+    monkeypatch.setattr(planning, "packing_speed", lambda settings: speed)
     words = ["plan", QUICKSTART, "--device=v5p:4x4x8", "--slices=2", "--config.parallel.fsdp=4"]
     answer = shell(*words)
     assert answer.status == 0 and json.loads(answer.out) == FITTING | {"packing": speed}

@@ -11,6 +11,7 @@ import pytest
 from tests.lab.analysis.drawn_attention import SOURCE, TARGET, drawn_attention
 from tests.refusals import assert_refused
 from transformer_jax.lab import plots
+from transformer_jax.lab.pictures import save_figure
 from transformer_jax.lab.plots import plot_attention
 from transformer_jax.nn.positions.absolute import sinusoids
 from transformer_jax.runs.config import read_settings
@@ -21,9 +22,9 @@ ODD = ["$x$", "$\\no_math$", "a\nb", "\x00", "\u2028", "<b>&", "\ud800", "", "</
 
 def test_attention_is_drawn_with_odd_tokens_as_text(tmp_path):
     odd = drawn_attention({"encoder": ODD, "decoder": TARGET}, heads=1)
-    plot_attention(odd, tmp_path / "a.png")
+    save_figure(plot_attention(odd), tmp_path / "a.png")
     assert (tmp_path / "a.png").read_bytes().startswith(PNG)
-    plot_attention(odd, tmp_path / "a.svg", kind="encoder", layer=0)
+    save_figure(plot_attention(odd, "encoder", 0), tmp_path / "a.svg")
     text = (tmp_path / "a.svg").read_text(encoding="utf-8")
     assert "<!-- $x$ -->" in text and "\x00" not in text
 
@@ -35,7 +36,7 @@ def test_runs_are_drawn(trained_workdir, tmp_path):
     torn = (trained_workdir / "metrics.jsonl").read_bytes()[:-20]
     (other / "metrics.jsonl").write_bytes(torn)
     output = tmp_path / "new" / "curves.png"
-    plots.plot_runs([trained_workdir, other], output)
+    save_figure(plots.plot_runs([trained_workdir, other]), output)
     assert output.read_bytes().startswith(PNG)
 
 
@@ -43,22 +44,19 @@ def test_a_config_is_drawn_with_the_positions_added_to_embeddings(tiny_config, t
     for positions in ("sinusoidal", "learned", "none"):
         output = tmp_path / f"{positions}.png"
         settings = read_settings(tiny_config({"model.positions": positions}))
-        plots.plot_config(settings, output)
+        save_figure(plots.plot_config(settings), output)
         assert output.read_bytes().startswith(PNG)
         if positions == "sinusoidal":
             expected = sinusoids(np.arange(100), settings.model.d_model)
             np.testing.assert_allclose(plots._encodings(settings), expected, rtol=1e-6)
 
 
-def test_seeds_of_a_run_are_one_curve(tmp_path, monkeypatch):
+def test_seeds_of_a_run_are_one_curve(tmp_path):
     for seed in (1, 2):
         folder = tmp_path / "run" / f"seed_{seed}"
         folder.mkdir(parents=True)
         (folder / "metrics.jsonl").write_text(f'{{"step": 1, "split": "train", "loss": {seed}}}\n')
-    drawn = []
-    monkeypatch.setattr(plots, "save_figure", lambda figure, output: drawn.append(figure))
-    plots.plot_runs([tmp_path / "run"], tmp_path / "a.png")
-    (line,) = drawn[0].axes[0].get_lines()
+    (line,) = plots.plot_runs([tmp_path / "run"]).axes[0].get_lines()
     assert list(line.get_ydata()) == [1.5]
 
 
@@ -76,7 +74,7 @@ def scored(tmp_path):
 
 @pytest.mark.parametrize("kind", ["confusion", "calibration", "worst", "class", "length"])
 def test_errors_of_the_last_scored_step_are_drawn(scored, tmp_path, kind):
-    plots.plot_errors(scored, kind, "test", tmp_path / "a.svg")
+    save_figure(plots.plot_errors(scored, kind, "test"), tmp_path / "a.svg")
     text = (tmp_path / "a.svg").read_text()
     assert "<!-- z" not in text
     assert kind in ("calibration", "length") or "<!-- x" in text
@@ -84,21 +82,21 @@ def test_errors_of_the_last_scored_step_are_drawn(scored, tmp_path, kind):
 
 def test_what_cannot_be_drawn_is_refused(scored, trained_workdir, tmp_path):
     attention = drawn_attention({"encoder": SOURCE}, heads=1)
-    image = tmp_path / "a.png"
     (tmp_path / "empty").mkdir()
     (tmp_path / "empty" / "metrics.jsonl").write_text("[1]\n")
     shutil.copy(trained_workdir / "metrics.jsonl", tmp_path / "file")
     pair = {"source": "a", "target": "b", "output": "c", "score": -1.0}
     (scored / "predictions" / "train-12.jsonl").write_text(json.dumps(pair))
-    across = partial(plot_attention, attention, image, kind="cross")
-    errors = partial(plots.plot_errors, scored, "worst", output=image)
+    across = partial(plot_attention, attention, kind="cross")
+    errors = partial(plots.plot_errors, scored, "worst")
+    runs = plots.plot_runs([trained_workdir])
     assert_refused(
         {
             "no cross attention; it has encoder": across,
             "--layer: 2 is none of the layers 0 to 1": partial(across, kind="encoder", layer=2),
-            "absent has no metrics to draw": lambda: plots.plot_runs([tmp_path / "absent"], image),
-            "holds no record yet": lambda: plots.plot_runs([tmp_path / "empty"], image),
-            "file/a.png": lambda: plots.plot_runs([trained_workdir], tmp_path / "file" / "a.png"),
+            "absent has no metrics to draw": lambda: plots.plot_runs([tmp_path / "absent"]),
+            "holds no record yet": lambda: plots.plot_runs([tmp_path / "empty"]),
+            "file/a.png": lambda: save_figure(runs, tmp_path / "file" / "a.png"),
             "no predictions of valid; run evaluate with --split=valid": partial(errors, "valid"),
             "a task without labels or tags": partial(errors, "train"),
         }

@@ -15,7 +15,7 @@ from tests.conftest import QUICKSTART, dotted
 from tests.refusals import assert_refused, message_of
 from transformer_jax.checkpoints.store import open_snapshot
 from transformer_jax.data.sources import open_split
-from transformer_jax.lab.plan.program import abstract_training
+from transformer_jax.lab.plan.program import AbstractTraining
 from transformer_jax.losses import TopPredictions
 from transformer_jax.runs import frozen
 from transformer_jax.runs.config import read_settings
@@ -164,7 +164,7 @@ def test_memory_and_work_of_a_teacher_are_planned(config, teacher):
     plain = dataclasses.replace(
         settings, train=dataclasses.replace(settings.train, loss="cross_entropy")
     )
-    with_teacher, alone = map(abstract_training, (settings, plain))
+    with_teacher, alone = map(AbstractTraining, (settings, plain))
     taught = with_teacher.state.frozen["teacher"]
     assert jax.tree.structure(taught) == jax.tree.structure(teacher.params)
     products = [step_products(one.task, one.state, one.batch) for one in (with_teacher, alone)]

@@ -138,7 +138,7 @@ def plot(args: argparse.Namespace) -> None:
 
     Prints the picture's path.
     """
-    from transformer_jax.lab.pictures import picture_format
+    from transformer_jax.lab.pictures import picture_format, save_figure
 
     subject = next(flag for flag in _DRAW if getattr(args, flag) is not None)
     others = [name for name in args.overrides if not name.startswith("data.")]
@@ -151,49 +151,48 @@ def plot(args: argparse.Namespace) -> None:
     }
     output = Path(args.output or f"{names.get(subject, subject)}.png")
     picture_format(output)  # before a model is loaded in vain
-    _DRAW[subject](args, output)
+    save_figure(_DRAW[subject](args), output)
     terminal.write(f"{output}\n")
 
 
-def _draw_attention(args: argparse.Namespace, output: Path) -> None:
+def _draw_attention(args: argparse.Namespace) -> Any:
     from transformer_jax.lab import plots
     from transformer_jax.runs.load import load
 
     run = load(args.workdir, modules=args.modules, base=args.base)
-    plots.plot_attention(run.attention(args.attention), output, args.kind, args.layer)
+    return plots.plot_attention(run.attention(args.attention), args.kind, args.layer)
 
 
-def _draw_tree(args: argparse.Namespace, output: Path) -> None:
-    from transformer_jax.lab.pictures import draw_tree, save_figure
+def _draw_tree(args: argparse.Namespace) -> Any:
+    from transformer_jax.lab.pictures import draw_tree
     from transformer_jax.runs.load import load
 
     tree = args.tree
     if args.workdir is not None:  # --tree is a sentence, which the run parses
         (tree,) = load(args.workdir, modules=args.modules).predict([tree])
-    save_figure(draw_tree(tree), output)
+    return draw_tree(tree)
 
 
-def _draw_config(args: argparse.Namespace, output: Path) -> None:
+def _draw_config(args: argparse.Namespace) -> Any:
     from transformer_jax.lab import plots
     from transformer_jax.runs.config import resolve_file
 
-    plots.plot_config(resolve_file(args.config, args.overrides, args.modules), output)
+    return plots.plot_config(resolve_file(args.config, args.overrides, args.modules))
 
 
-def _draw_errors(args: argparse.Namespace, output: Path) -> None:
+def _draw_errors(args: argparse.Namespace) -> Any:
     from transformer_jax.lab import plots
     from transformer_jax.runs.user_modules import load_modules
     from transformer_jax.runs.workdir import CONFIG, METRICS, PREDICTIONS, fetch_files
 
     load_modules(args.modules, args.workdir)
     workdir = fetch_files(args.workdir, (CONFIG, METRICS, PREDICTIONS))
-    plots.plot_errors(workdir, args.errors, args.split or "test", output, args.overrides)
+    return plots.plot_errors(workdir, args.errors, args.split or "test", args.overrides)
 
 
-def _draw_runs(args: argparse.Namespace, output: Path) -> None:
-    """Draws the curves of runs, or the table of a sweep if --workdir is one."""
+def _draw_runs(args: argparse.Namespace) -> Any:
+    """The curves of runs, or the table of a sweep if --workdir is one."""
     from transformer_jax.lab import plots
-    from transformer_jax.lab.pictures import save_figure
     from transformer_jax.lab.sweeps.results import saved_rows
     from transformer_jax.lab.sweeps.tables import draw_table
     from transformer_jax.runs.user_modules import load_modules
@@ -204,13 +203,10 @@ def _draw_runs(args: argparse.Namespace, output: Path) -> None:
         load_modules(args.modules, workdir)
     folders = [fetch_files(workdir, (METRICS,)) for workdir in workdirs]
     rows = saved_rows(folders[0]) if len(folders) == 1 else None
-    if rows:
-        save_figure(draw_table(rows), output)
-    else:
-        plots.plot_runs(folders, output)
+    return draw_table(rows) if rows else plots.plot_runs(folders)
 
 
-_DRAW: dict[str, Callable[[argparse.Namespace, Path], None]] = {
+_DRAW: dict[str, Callable[[argparse.Namespace], Any]] = {
     "attention": _draw_attention,
     "tree": _draw_tree,
     "config": _draw_config,
@@ -424,9 +420,7 @@ def plan(args: argparse.Namespace) -> None:
         return
     report = planning.plan(settings, decode=args.decode, **target)
     if not args.decode:
-        from transformer_jax.lab.plan.packing import packing_speed
-
-        report["packing"] = packing_speed(settings)
+        report["packing"] = planning.packing_speed(settings)
     # On a terminal the table comes last, without the hundreds of groups before it.
     hidden = {"kernel_groups"} if terminal.is_stdout_terminal() else set()
     write_json({name: value for name, value in report.items() if name not in hidden})
@@ -545,7 +539,7 @@ def tokenize(args: argparse.Namespace) -> None:
 
     A table at the end has tokens, unknown ones, characters per token and the vocabulary of each.
     """
-    from transformer_jax.lab.analysis.tokens import compare_tokens, open_tokenizers
+    from transformer_jax.lab.analysis.tables import compare_tokens, open_tokenizers
 
     stdin = terminal.binary_stdin()
     tokenizers: dict[str, Any] = {}

@@ -205,8 +205,7 @@ def _retrain(
             shutil.copytree(opened.workdir, folder, ignore=left_out)
             first = f"{CHECKPOINTS}/{start}"
             shutil.copytree(opened.workdir / first, folder / first)
-        begin = start
-        for stop in stops:
+        for begin, stop in itertools.pairwise([start, *stops]):
             intervals = {
                 "logging.every_steps": _interval(records, "train", begin, stop),
                 "eval.every_steps": _interval(records, "valid", begin, stop),
@@ -218,30 +217,32 @@ def _retrain(
                 return [f"{start} to {end}: training again diverges: {error}"], True
             except Stopped as stopped:
                 raise type(stopped)("the audit was stopped and has kept nothing") from None
-            begin = stop
         if run.step != end:
             return [f"{start} to {end}: training again ends at step {run.step}"], True
         checkpoint = opened.workdir / CHECKPOINTS / str(end)
         again = folder / CHECKPOINTS / str(end)
         here = step_folder.read_provenance(again)
         saved = step_folder.read_provenance(checkpoint)
-        is_fixed = platform.target().platform != "gpu" or opened.settings.train.reproducible
-        same = is_fixed and len(stops) == 1  # elsewhere, perhaps, before the run was resumed
         is_compiled_alike = all(saved.get(name) == here[name] for name in _COMPILES)
         same = (
-            same and is_compiled_alike and saved.get(provenance.CORES) == here.get(provenance.CORES)
+            is_compiled_alike
+            and saved.get(provenance.CORES) == here.get(provenance.CORES)
+            and (platform.target().platform != "gpu" or opened.settings.train.reproducible)
+            and len(stops) == 1  # elsewhere, perhaps, before the run was resumed
         )
-        findings = _compare_records(records, read_chain(folder / METRICS)[0], segment, stops, same)
-        if not same:
+        findings = []
+        if is_compiled_alike and saved.get(provenance.STEP) != here[provenance.STEP]:
+            findings.append("the compiled training step is not the recorded one")
+        findings += _compare_records(records, read_chain(folder / METRICS)[0], segment, stops, same)
+        if same:
+            for item in (PARAMS, TRAINING):
+                arrays = _arrays(checkpoint, item)
+                trained = _arrays(again, item)
+                others = [n for n in arrays if not np.array_equal(arrays[n], trained.get(n, ()))]
+                findings += [f"{item}: the array {name} differs" for name in others[:1]]
+        else:
             before = opened.workdir / CHECKPOINTS / str(start) if start else None
             findings += _compare_movements(checkpoint, again, before)
-        if is_compiled_alike and saved.get(provenance.STEP) != here[provenance.STEP]:
-            findings.insert(0, "the compiled training step is not the recorded one")
-        for item in (PARAMS, TRAINING) if same else ():
-            arrays = _arrays(checkpoint, item)
-            trained = _arrays(again, item)
-            others = [n for n in arrays if not np.array_equal(arrays[n], trained.get(n, ()))]
-            findings += [f"{item}: the array {name} differs" for name in others[:1]]
     return [f"{start} to {end}: {finding}" for finding in findings], same
 
 

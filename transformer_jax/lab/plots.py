@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writes the pictures of the verb plot: of runs, of one example's attention, of a config."""
+"""Pictures of the verb plot: of runs, of one example's attention, of a config."""
 
 import logging
 from collections import Counter
@@ -12,18 +12,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from transformer_jax.errors import UserError
+from transformer_jax.lab import pictures
 from transformer_jax.lab.analysis.activations import Attention
 from transformer_jax.lab.analysis.attention_page import TITLES
-from transformer_jax.lab.pictures import (
-    draw_calibration,
-    draw_confusion,
-    draw_curves,
-    draw_heads,
-    draw_rates,
-    draw_recipe,
-    draw_worst,
-    save_figure,
-)
+from transformer_jax.lab.pictures.style import Picture
 from transformer_jax.logs.records import last_recorded_step
 from transformer_jax.nn.positions import encoding_class
 from transformer_jax.runs.config import load_json
@@ -37,13 +29,7 @@ from transformer_jax.runs.workdir import (
     read_predictions,
     seed_workdirs,
 )
-from transformer_jax.scoring.errors import (
-    calibration,
-    decisions,
-    rates_by_class,
-    rates_by_frequency,
-    rates_by_length,
-)
+from transformer_jax.scoring import errors
 from transformer_jax.training.optimizer import make_schedule
 
 _POSITIONS_SHOWN = 100
@@ -51,47 +37,39 @@ _POSITIONS_SHOWN = 100
 logger = logging.getLogger(__name__)
 
 
-def plot_runs(workdirs: Sequence[Path], output: Path) -> None:
-    """Draws the curves of one or several runs into a file.
+def plot_runs(workdirs: Sequence[Path]) -> Picture:
+    """The curves of one or several runs; UserError if a workdir has no metrics.
 
     A workdir of `train --seeds`, or of a row of a sweep, is one curve with a band over its seeds.
-
-    Raises:
-      UserError: a workdir has no metrics, or the file cannot be written.
     """
     names = [workdir.name for workdir in workdirs]
     labels = names if len(set(names)) == len(names) else list(map(str, workdirs))
     records = [[read_metrics(seed) for seed in seed_workdirs(workdir)] for workdir in workdirs]
     selected_by = selecting_metrics([seed_workdirs(workdir)[0] for workdir in workdirs])
-    save_figure(draw_curves(dict(zip(labels, records, strict=True)), selected_by), output)
+    return pictures.draw_curves(dict(zip(labels, records, strict=True)), selected_by)
 
 
-def plot_config(settings: Settings, output: Path) -> None:
-    """Draws a config's learning rate and position encodings into a file.
-
-    Raises:
-      UserError: the config is invalid, or the file cannot be written.
-    """
+def plot_config(settings: Settings) -> Picture:
+    """A config's learning rate and position encodings; UserError if it is invalid."""
     try:
         encodings = _encodings(settings)
     except ValueError as error:
         raise UserError(f"config.model: {error}") from error
     schedule = make_schedule(settings.optimizer, settings.model.d_model, settings.train.num_steps)
-    save_figure(draw_recipe(schedule, settings.train.num_steps, encodings), output)
+    return pictures.draw_recipe(schedule, settings.train.num_steps, encodings)
 
 
 def plot_attention(
-    attention: Attention, output: Path, kind: str | None = None, layer: int | None = None
-) -> None:
-    """Draws the attention of the heads of a layer into a file.
+    attention: Attention, kind: str | None = None, layer: int | None = None
+) -> Picture:
+    """The attention of the heads of a layer.
 
     Args:
-      output: ends in .png, .svg or .pdf.
       kind: one of `attention.kinds`; None: the last one, which is cross-attention if there is any.
       layer: None: the last one.
 
     Raises:
-      UserError: the model has no such kind or layer, or the file cannot be written.
+      UserError: the model has no such kind or layer.
     """
     kind = kind or attention.kinds[-1]
     if kind not in attention.kinds:
@@ -102,25 +80,23 @@ def plot_attention(
         raise UserError(f"--layer: {layer} is none of the layers 0 to {len(weights) - 1}")
     layer = len(weights) - 1 if layer is None else layer
     queries, keys = (attention.tokens[stack] for stack in attention.stacks(kind))
-    figure = draw_heads(weights[layer], queries, keys)
+    figure = pictures.draw_heads(weights[layer], queries, keys)
     figure.suptitle(f"{TITLES[kind]}, layer {layer}", fontsize=8)
-    save_figure(figure, output)
+    return figure
 
 
 def plot_errors(
-    workdir: Path, kind: str, split: str, output: Path, overrides: Mapping[str, Any] | None = None
-) -> None:
-    """Draws the errors of a classifier or tagger on a split that `evaluate` has scored.
+    workdir: Path, kind: str, split: str, overrides: Mapping[str, Any] | None = None
+) -> Picture:
+    """The errors of a classifier or tagger on a split that `evaluate` has scored.
 
     Args:
       kind: "confusion" (matrix), "calibration" (curve), "worst" (list of errors), or error rates by
         "class", by "length", or by "frequency" of the words in the training data.
-      output: ends in .png, .svg or .pdf.
       overrides: places of the training data, {"data.field": value}.
 
     Raises:
-      UserError: there are no such predictions, the task has no labels, tags have no calibration, or
-        the file cannot be written.
+      UserError: there are no such predictions, the task has no labels, or tags have no calibration.
     """
     predictions = read_predictions(workdir, split)
     trained = last_recorded_step(workdir / METRICS)
@@ -128,25 +104,25 @@ def plot_errors(
         message = "the outputs of %s are of step %d of %d; evaluate --split=%s scores the latest"
         logger.warning(message, split, predictions.step, trained, split)
     try:
-        decided = decisions(predictions.records)
+        decided = errors.decisions(predictions.records)
         match kind:
             case "confusion":
-                figure = draw_confusion(decided)
+                return pictures.draw_confusion(decided)
             case "calibration":
-                figure = draw_calibration(calibration(decided))
+                return pictures.draw_calibration(errors.calibration(decided))
             case "worst":
-                figure = draw_worst(decided)
+                return pictures.draw_worst(decided)
             case "class":
-                figure = draw_rates(rates_by_class(decided), "expected label")
+                return pictures.draw_rates(errors.rates_by_class(decided), "expected label")
             case "length":
-                figure = draw_rates(rates_by_length(decided), "words of the text")
+                return pictures.draw_rates(errors.rates_by_length(decided), "words of the text")
             case _:
                 examples = open_data(load_json(workdir / CONFIG, overrides), "train")
                 words = Counter(word for example in examples for word in example["text"].split())
-                figure = draw_rates(rates_by_frequency(decided, words), "occurrences in training")
+                rates = errors.rates_by_frequency(decided, words)
+                return pictures.draw_rates(rates, "occurrences in training")
     except ValueError as error:
         raise UserError(f"--errors={kind}: {workdir}: predictions of {split}: {error}") from error
-    save_figure(figure, output)
 
 
 def _encodings(settings: Settings) -> np.ndarray | None:
@@ -154,7 +130,6 @@ def _encodings(settings: Settings) -> np.ndarray | None:
     encoding = encoding_class(settings.model)(settings.model)
     positions = jnp.arange(_POSITIONS_SHOWN)[None]
     nothing = jnp.zeros((1, _POSITIONS_SHOWN, settings.model.d_model))
-    added, _ = encoding.init_with_output(
-        jax.random.key(settings.seed), nothing, positions, method="embed"
-    )
+    key = jax.random.key(settings.seed)
+    added, _ = encoding.init_with_output(key, nothing, positions, method="embed")
     return np.asarray(added[0]) if added.any() else None

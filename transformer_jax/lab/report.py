@@ -126,16 +126,10 @@ def difference_cells(tests: Sequence[SeedTest]) -> list[list[str]]:
         needed = "-" if test.differs else "?"  # decided, or no number of seeds can be given
         if test.seeds_to_decide is not None:
             needed = str(test.seeds_to_decide)
-        cells.append(
-            [
-                shown_name(test.name),
-                shown_name(test.metric),
-                f"{difference.mean:+.4g}",
-                f"{difference.low:.4g} to {difference.high:.4g}",
-                f"{test.p_adjusted:.2g}",
-                needed,
-            ]
-        )
+        names = [shown_name(test.name), shown_name(test.metric)]
+        interval = f"{difference.low:.4g} to {difference.high:.4g}"
+        p_value = f"{test.p_adjusted:.2g}"
+        cells.append([*names, f"{difference.mean:+.4g}", interval, p_value, needed])
     return cells
 
 

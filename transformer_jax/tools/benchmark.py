@@ -22,7 +22,7 @@ from transformer_jax.data.sources import find_sets
 from transformer_jax.errors import UserError
 from transformer_jax.inference.config import DecodeConfig
 from transformer_jax.inference.generation import Output
-from transformer_jax.lab.plan.program import abstract_training, memory_of
+from transformer_jax.lab.plan.program import AbstractTraining, memory_of
 from transformer_jax.lab.plan.target import GIB
 from transformer_jax.nn.int8 import convert_weights
 from transformer_jax.nn.layers import count_parameters
@@ -302,7 +302,7 @@ def describe(settings: Settings) -> str:
       UserError: the config cannot be used on the devices that are here.
     """
     find_sets(settings.data.name)  # the data are not read here, but their sets must exist
-    training = abstract_training(settings)
+    training = AbstractTraining(settings)
     _, peak = memory_of(training.compile())
     params = training.state.params
     devices = training.engine.mesh.devices.flatten()

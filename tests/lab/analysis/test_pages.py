@@ -10,9 +10,23 @@ import numpy as np
 import pytest
 
 from transformer_jax.lab.analysis import pages
-from transformer_jax.lab.analysis.pages import frame, page
+from transformer_jax.lab.analysis.pages import frame
 
 DRAWN = "performance.mark('drawn')"
+
+
+@pytest.fixture
+def page(tmp_path, monkeypatch):
+    """`page(data, title, files)`: a page of assets with these texts."""
+    monkeypatch.setattr(pages, "_ASSETS", tmp_path)
+
+    def make(data, title="t", files=None):
+        files = {"body.html": "", **(files or {})}
+        for name, text in files.items():
+            (tmp_path / name).write_text(text)
+        return pages.page(title, list(files), data)
+
+    return make
 
 
 def unpack(packed):
@@ -23,24 +37,25 @@ def unpack(packed):
     return stored.reshape(packed["shape"]).astype(np.float64) / packed["per"]
 
 
-def test_data_comes_back_and_ends_no_script():
+def test_data_comes_back_and_ends_no_script(page):
     data = {"a": ["</script>", "<!--", "\u2028", "\ud800", "é😀", 1.5, None]}
-    html = page("t", "<p>body</p>", [], ["let x"], data)
+    html = page(data, files={"body.html": "<p>body</p>", "x.js": "let x"})
     kept = re.search(r'id="data">(.*?)</script>', html)[1]
     assert json.loads(kept) == data
     assert kept.isascii() and "<" not in kept
     assert html.encode().decode() == html
-    assert "<title>&lt;/title&gt;&lt;b&gt; ?</title>" in page("</title><b> \ud800", "", [], [], 0)
+    assert "<title>&lt;/title&gt;&lt;b&gt; ?</title>" in page(0, "</title><b> \ud800")
     assert 'srcdoc="&lt;p title=&quot;&amp;amp;&quot;&gt;"' in frame('<p title="&amp;">')
     with pytest.raises(ValueError, match="not JSON compliant"):
-        page("t", "", [], [], {"a": float("nan")})
+        page({"a": float("nan")})
 
 
-def test_only_the_scripts_and_styles_that_it_was_written_with_work(browser, tmp_path):
+def test_only_the_scripts_and_styles_that_it_was_written_with_work(page, browser, tmp_path):
     """No request, no other script, no event handler in HTML."""
-    styles = ["body { color: rgb(1, 2, 3) }"]
+    files = {"a.css": "body { color: rgb(1, 2, 3) }", "a.js": DRAWN}
+    files["body.html"] = '<p id="p" onclick="window.ran = 1">x</p>'
     path = tmp_path / "page.html"
-    path.write_text(page("t", '<p id="p" onclick="window.ran = 1">x</p>', styles, [DRAWN], 0))
+    path.write_text(page(0, files=files))
     tab = browser.open(path)
     assert tab.evaluate("getComputedStyle(document.body).color") == "rgb(1, 2, 3)"
     tab.evaluate(

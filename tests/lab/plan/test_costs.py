@@ -142,11 +142,46 @@ def test_transfers_count_bytes_moved_and_fast_memory_is_free():
     assert found["copy"].is_transfer and found["copy"].nbytes == 404
     assert found["negate"].nbytes == 0
     assert "there" not in found
+    # Reading from the device's memory counts wherever the result is.
+    found = costs_of("""
+  %a = f32[100]{0} parameter(0)
+  ROOT %part = f32[25]{0:S(1)} slice(%a), slice={[0:25]}""")
+    assert found["part"].nbytes == 100
     # A library of unknown cost is marked.
     found = costs_of("""
   %a = f32[100]{0} parameter(0)
   ROOT %call = f32[100]{0} custom-call(%a), custom_call_target="tpu_custom_call\"""")
     assert found["call"].is_opaque
+
+
+BRANCHES = """
+%first (p: (f32[4,4])) -> f32[4,4] {
+  %p = (f32[4,4]{1,0}) parameter(0)
+  %x = f32[4,4]{1,0} get-tuple-element(%p), index=0
+  ROOT %product = f32[4,4]{1,0} dot(%x, %x), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+}
+"""
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        "conditional(%i, %x.0, %x.0), branch_computations={%first, %first}",
+        "conditional(%i, %x.0, %x.0), true_computation=%first, false_computation=%first",
+        "call(%x.0), to_apply=%first",
+        "async-start(%x.0), called_computations={%first}",
+    ],
+)
+def test_what_an_instruction_calls_is_counted(call):
+    """Of a conditional, the first branch."""
+    found = costs_of(
+        f"""
+  %i = s32[] parameter(0)
+  %x.0 = (f32[4,4]{{1,0}}) parameter(1)
+  ROOT %calls = f32[4,4]{{1,0}} {call}""",
+        BRANCHES,
+    )
+    assert list(found) == ["product"] and found["product"].flops == 2 * 4 * 4 * 4
 
 
 IN_BACKGROUND = """

@@ -8,7 +8,7 @@ estimate. Beside it are the products that the model needs in as many steps
 
 import pytest
 
-from transformer_jax.lab.plan.program import abstract_training
+from transformer_jax.lab.plan.program import AbstractTraining
 from transformer_jax.runs.config import resolve_file
 
 SECONDS, GPUS, P100 = 86_400, 8, 9.5e12
@@ -22,5 +22,5 @@ SECONDS, GPUS, P100 = 86_400, 8, 9.5e12
 def test_the_cost_of_training(name, days, published, counted):
     settings = resolve_file(f"wmt14_en_de_{name}", {})
     assert days * SECONDS * GPUS * P100 == pytest.approx(published, rel=0.01)
-    flops = abstract_training(settings).model_flops() * settings.train.num_steps
+    flops = AbstractTraining(settings).model_flops() * settings.train.num_steps
     assert flops == pytest.approx(counted, rel=0.001)

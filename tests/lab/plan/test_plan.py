@@ -8,11 +8,12 @@ import jax
 import pytest
 
 import transformer_jax as tj
+from tests.conftest import QUICKSTART
 from tests.refusals import assert_refused
-from transformer_jax.lab.plan import child, mesh_search, plan, program, report, target
+from transformer_jax.lab.plan import mesh_search, plan, program, report, target
 from transformer_jax.parallel.engines import JitEngine
 from transformer_jax.runs.build import build_untokenized_task
-from transformer_jax.runs.config import read_settings
+from transformer_jax.runs.config import read_settings, resolve_file
 from transformer_jax.runtime.accelerators import ACCELERATORS
 
 
@@ -25,7 +26,7 @@ def planned(tiny_config):
         request = {"config": config.to_dict(), "modules": [], "device": "h100:1", "slices": 1}
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(target.Target, "devices", lambda self: jax.devices()[:1])
-            found = child.answer(request | {"what": what}) | {"note": plan.NOTE}
+            found = plan.answer(request | {"what": what}) | {"note": plan.NOTE}
         return json.loads(json.dumps(found))
 
     return make
@@ -90,7 +91,8 @@ def test_a_refused_step_reports_its_memory_and_advice(planned, monkeypatch):
     assert (memory["peak_gib"], memory["left_gib"], memory["fits"]) == (20.5, -4.75, False)
     held = sum(memory[f"{part}_gib"] for part in ("parameters", "optimizer", "batch"))
     assert held > 0 and memory["temporaries_gib"] == pytest.approx(20.5 - held)
-    assert "train.accumulation_steps=2" in found["advice"]
+    assert "train.accumulation_steps=2" in found["advice"] and "step_ms" not in found
+    assert found["parameters"] > 0 and found["engine"] == "jit"
     text = report.plan_as_text(found)
     assert "does not" not in text and "NO, -4.75 GiB left" in text
     by_rows = planned(changes={"train.rows_per_device": 2})  # of 4
@@ -173,3 +175,25 @@ def test_what_cannot_be_planned_is_refused(planned, tiny_config, monkeypatch):
             "tensor 1: UNIMPLEMENTED: fusion of two; an": step,
         }
     )
+
+
+# --- Packing ---
+
+
+def test_tokens_of_the_data_that_are_here_are_packed(tiny_config, monkeypatch):
+    monkeypatch.setattr(plan, "_SECONDS", 0.05)
+    assert plan.packing_speed(read_settings(tiny_config()))["tokens_per_s"] > 1000
+
+
+@pytest.mark.parametrize(
+    "fields, reason",
+    [
+        ({"data.name": "multi30k_en_de"}, "is not on this machine"),
+        ({"data.name": "tfds", "data.tfds_name": "lm1b"}, "may have to be downloaded"),
+    ],
+)
+def test_other_data_are_not_downloaded(fields, reason, tmp_path, monkeypatch):
+    monkeypatch.setenv("TRANSFORMER_JAX_DATA", str(tmp_path))
+    settings = resolve_file(QUICKSTART, fields)
+    assert plan.packing_speed(settings)["reason"].endswith(reason)
+    assert not list(tmp_path.iterdir())

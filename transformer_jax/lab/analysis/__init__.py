@@ -19,10 +19,9 @@ if TYPE_CHECKING:
     from jax.typing import ArrayLike
 
     from transformer_jax.lab.analysis.activations import Attention, Hidden
-    from transformer_jax.lab.analysis.errors import Errors
     from transformer_jax.lab.analysis.importance import Importance
     from transformer_jax.lab.analysis.patch_grid import Measure
-    from transformer_jax.lab.analysis.tokens import Tokens
+    from transformer_jax.lab.analysis.tables import Errors, Tokens
     from transformer_jax.lab.analysis.walk import Walk
     from transformer_jax.lab.audit import Audit
     from transformer_jax.lab.pictures.style import Picture
@@ -86,15 +85,15 @@ def head_importance(run: Run, split: str = "valid", by: str = "gradient") -> "Im
 
 def errors(run: Run, split: str = "valid") -> "Errors":
     """The wrong decisions of a classifier or tagger on a split, and their confusion."""
-    from transformer_jax.lab.analysis.errors import errors
+    from transformer_jax.lab.analysis.tables import errors
 
     return errors(run, split)
 
 
 def tokens(run: Run, text: str, *others: str | Path) -> "Tokens":
     """The pieces and ids of a text by the tokenizers of a run, beside those of other runs or
-    published tokenizers (`analysis.tokens`)."""
-    from transformer_jax.lab.analysis.tokens import compare_tokens, open_tokenizers, text_tokenizers
+    published tokenizers (`analysis.tables`)."""
+    from transformer_jax.lab.analysis.tables import compare_tokens, open_tokenizers, text_tokenizers
 
     tokenizers = text_tokenizers(run.tokenizer, run.workdir.name)
     for other in others:

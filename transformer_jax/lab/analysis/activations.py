@@ -135,7 +135,17 @@ def find_predictions(
     reading: ModelInputs, logits: np.ndarray, outputs: Tokenizer | Labels
 ) -> Predictions:
     """Predictions from logits of the last stack [T, V], or of a text classifier [1, C]."""
-    kind, positions = _read_positions(reading, outputs)
+    tokens = reading.tokens[reading.last_stack]
+    positions: Sequence[int | None]  # at which the task reads the output
+    if isinstance(outputs, Labels):
+        kind = "label"
+        positions = [None] if reading.labeled is None else reading.labeled
+    elif reading.last_stack == "decoder":
+        kind = "next token"
+        positions = range(len(tokens))
+    else:
+        kind = "masked token"
+        positions = [i for i, token in enumerate(tokens) if token == outputs.specials.mask]
     gold: Sequence[str | None] = reading.gold or [None] * len(positions)
     probabilities = np.asarray(jax.nn.softmax(logits))
     predictions = (
@@ -143,19 +153,6 @@ def find_predictions(
         for position, label in zip(positions, gold, strict=True)
     )
     return Predictions(kind, tuple(predictions))
-
-
-def _read_positions(
-    reading: ModelInputs, outputs: Tokenizer | Labels
-) -> tuple[str, Sequence[int | None]]:
-    """Returns the kind of prediction, and the positions at which the task reads the output."""
-    tokens = reading.tokens[reading.last_stack]
-    if isinstance(outputs, Labels):
-        return "label", [None] if reading.labeled is None else reading.labeled
-    if reading.last_stack == "decoder":
-        return "next token", range(len(tokens))
-    mask = outputs.specials.mask
-    return "masked token", [i for i, token in enumerate(tokens) if token == mask]
 
 
 def _likeliest(probabilities: np.ndarray, outputs: Tokenizer | Labels) -> tuple[Prediction, ...]:
@@ -177,7 +174,18 @@ KINDS: Mapping[str, tuple[str, str]] = {
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
-class Attention(Summarized):
+class _Example(Summarized):
+    texts: Mapping[str, str]
+    tokens: Mapping[str, Sequence[str]]
+
+    def summary(self) -> Mapping[str, Any]:
+        """The texts, and the number of tokens of each stack."""
+        counts = {f'tokens["{stack}"]': len(pieces) for stack, pieces in self.tokens.items()}
+        return {**self.texts, **counts}
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class Attention(_Example):
     """Attention of one example in every layer and head.
 
     Attributes:
@@ -188,15 +196,13 @@ class Attention(Summarized):
       predictions: predictions of the model at its last stack, if they were asked for.
     """
 
-    texts: Mapping[str, str]
-    tokens: Mapping[str, Sequence[str]]
     values: Mapping[str, np.ndarray]
     predictions: Predictions | None = None
 
     @property
     def kinds(self) -> list[str]:
         """Kinds of attention that the model has, of `KINDS`."""
-        return [kind for kind in KINDS if self._places(kind, "weights")]
+        return [kind for kind in KINDS if self._modules(kind)]
 
     def weights(self, kind: str) -> Float[np.ndarray, "L H T S"]:
         """Attention weights of a kind; each row sums to 1, and masked keys have 0."""
@@ -213,26 +219,23 @@ class Attention(Summarized):
         Raises:
           KeyError: these were not collected.
         """
-        places = self._places(kind, what)
-        if not places:
+        paths = [f"{module}.{what}" for module in self._modules(kind).values()]
+        if not paths or paths[0] not in self.values:
             raise KeyError(f"no {what} of {kind} attention; there are {', '.join(self.values)}")
-        return np.stack([self.values[place] for place in places])
-
-    def _places(self, kind: str, what: str) -> list[str]:
-        """Paths in the layers that have weights, or the one path of a stack that attends once
-        (recurrent decoder)."""
-        stack, _ = KINDS[kind]
-        end = f"{'cross_attention' if kind == 'cross' else 'self_attention'}.{what}"
-        places = [f"{stack}.{end}", *(f"{stack}.layer_{i}.{end}" for i in self.layers(kind))]
-        return [place for place in places if place in self.values]
+        return np.stack([self.values[path] for path in paths])
 
     def layers(self, kind: str) -> list[int]:
         """Numbers of the layers that have attention of a kind; others, such as linear attention,
         have no weights."""
-        stack, _ = KINDS[kind]
+        return list(self._modules(kind))
+
+    def _modules(self, kind: str) -> dict[int, str]:
+        """Number of each layer that has weights -> path of its attention. A stack that attends once
+        (recurrent decoder) is layer 0."""
         name = "cross_attention" if kind == "cross" else "self_attention"
-        path = re.compile(rf"{stack}\.layer_(\d+)\.{name}\.weights")
-        return sorted(int(match[1]) for match in map(path.fullmatch, self.values) if match)
+        path = re.compile(rf"({KINDS[kind][0]}(?:\.layer_(\d+))?\.{name})\.weights")
+        matches = filter(None, map(path.fullmatch, self.values))
+        return dict(sorted((int(match[2] or 0), match[1]) for match in matches))
 
     def stacks(self, kind: str) -> tuple[str, str]:
         """Stack of the queries and stack of the keys."""
@@ -241,7 +244,7 @@ class Attention(Summarized):
     def summary(self) -> Mapping[str, Any]:
         """The texts, the number of tokens, and the shape of each kind of weights."""
         kinds = {f'weights("{kind}")': shape(self.weights(kind)) for kind in self.kinds}
-        return _example_summary(self.texts, self.tokens) | kinds
+        return {**super().summary(), **kinds}
 
     def _repr_html_(self) -> str:
         title = next(iter(self.texts.values()), "Attention")
@@ -285,7 +288,7 @@ def attention(
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
-class Hidden(Summarized):
+class Hidden(_Example):
     """Hidden states of one example, layer by layer.
 
     Attributes:
@@ -299,22 +302,13 @@ class Hidden(Summarized):
         the classes.
     """
 
-    texts: Mapping[str, str]
-    tokens: Mapping[str, Sequence[str]]
     streams: Mapping[str, Float[np.ndarray, "L1 T ... D"]]
     lens: Float[np.ndarray, "L1 T V"]
 
     def summary(self) -> Mapping[str, Any]:
         """The texts, the number of tokens, and the shape of each array."""
         streams = {f'streams["{name}"]': shape(array) for name, array in self.streams.items()}
-        return _example_summary(self.texts, self.tokens) | streams | {"lens": shape(self.lens)}
-
-
-def _example_summary(
-    texts: Mapping[str, str], tokens: Mapping[str, Sequence[str]]
-) -> dict[str, Any]:
-    counts = {f'tokens["{stack}"]': len(pieces) for stack, pieces in tokens.items()}
-    return {**texts, **counts}
+        return {**super().summary(), **streams, "lens": shape(self.lens)}
 
 
 def hidden(model: Any, params: Any, reading: ModelInputs) -> Hidden:
@@ -325,7 +319,16 @@ def hidden(model: Any, params: Any, reading: ModelInputs) -> Hidden:
     """
     activations = collect(model, params, reading, ALSO["stream"])
     streams = {stack: _stack_stream(activations, stack) for stack in reading.tokens}
-    logits = _logits_of(model, params, reading, streams[reading.last_stack])
+    # In one batch, each stream in place of the last layer's output.
+    last_streams = streams[reading.last_stack]
+    depth, length, *features = last_streams.shape
+    rows = round_up_rows(depth, params)
+    width = reading.inputs[-2].shape[1]  # a classifier's last input is its texts, not a row
+    padded = np.zeros((rows, width, *features), last_streams.dtype)
+    padded[:depth, :length] = last_streams
+    inputs = [np.repeat(x, rows, axis=0) for x in reading.inputs]
+    program = _hidden_program(model, f"{reading.last_stack}.layer_{depth - 2}")
+    logits = unpad(program(params, *place_like(params, (padded, inputs))), depth)[:, :length]
     log_probs = np.asarray(jax.nn.log_softmax(logits))
     return Hidden(reading.texts, reading.pieces, streams, log_probs)
 
@@ -339,22 +342,6 @@ def _stack_stream(activations: Mapping[str, np.ndarray], stack: str) -> np.ndarr
     while (path := f"{stack}.layer_{len(streams) - 1}") in activations:
         streams.append(activations[path])
     return np.stack(streams)
-
-
-def _logits_of(model: Any, params: Any, reading: ModelInputs, streams: np.ndarray) -> np.ndarray:
-    """Logits [L + 1, T, V] of each stream in place of the last layer's output.
-
-    The model reads the example once per stream, in one batch.
-    """
-    path = f"{reading.last_stack}.layer_{len(streams) - 2}"
-    rows = round_up_rows(len(streams), params)
-    width = reading.inputs[-2].shape[1]  # a classifier's last input is its texts, not a row
-    padding = [(0, rows - len(streams)), (0, width - streams.shape[1])]
-    padding += [(0, 0)] * (streams.ndim - 2)
-    inputs = [np.repeat(x, rows, axis=0) for x in reading.inputs]
-    placed = place_like(params, {"streams": np.pad(streams, padding), "inputs": inputs})
-    logits = unpad(_hidden_program(model, path)(params, **placed), len(streams))
-    return logits[:, : streams.shape[1]]
 
 
 @functools.lru_cache(maxsize=16)

@@ -4,12 +4,10 @@
 import contextlib
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
-from transformer_jax.lab.analysis.pages import asset, pack_scaled, pack_weights, page
+from transformer_jax.lab.analysis.pages import pack_scaled, pack_weights, page
 from transformer_jax.summary import counted
 
 BUDGET = 2_000_000
@@ -23,8 +21,8 @@ TITLES: Mapping[str, str] = {
     "cross": "cross-attention",
 }
 """Titles of the kinds of attention."""
-STYLES = ("theme.css", "attention.css")
-SCRIPTS = (
+ASSETS = (
+    *("theme.css", "attention.css", "attention.html"),
     *("packed.js", "document.js", "colours.js", "heat_grid.js"),
     *("head_view.js", "model_view.js", "neuron_view.js", "heat_map.js", "alignment.js"),
     *("predictions.js", "beam_tree.js", "state.js", "controls.js", "keys.js", "page.js"),
@@ -53,21 +51,10 @@ def attention_page(
         "predictions": _predictions(attention.predictions),
         "beams": None if beams is None else _without_infinities(beams),
     }
-    styles = list(map(asset, STYLES))
-    scripts = list(map(asset, SCRIPTS))
-
-    def write() -> str:
-        return page(title, asset("attention.html"), styles, scripts, data)
-
+    size = len(page(title, ASSETS, data).encode())
     # 1000 bytes for the sentences about layers that are left out.
-    room = BUDGET - len(write().encode()) - 1000
-    for kind, layers in _add_vectors(data["kinds"], attention, room).items():
-        numbers = ", ".join(str(data["kinds"][kind]["layers"][layer]) for layer in sorted(layers))
-        data["kinds"][kind]["leftOut"] = (
-            f"Vectors of layers {numbers} are left out: the page would exceed "
-            f"{BUDGET // 1_000_000} MB."
-        )
-    return write()
+    _add_vectors(data["kinds"], attention, BUDGET - size - 1000)
+    return page(title, ASSETS, data)
 
 
 def _predictions(predictions: Any) -> dict[str, Any]:
@@ -96,7 +83,7 @@ def _kind(attention: Any, kind: str) -> dict[str, Any]:
         "queriesOf": queries,
         "keysOf": keys,
         "heads": weights.shape[1],
-        "layers": list(attention.layers(kind)) or [0],
+        "layers": attention.layers(kind),
         "weights": list(map(pack_weights, weights)),
         "queries": [None] * len(weights),
         "keys": [None] * len(weights),
@@ -104,13 +91,20 @@ def _kind(attention: Any, kind: str) -> dict[str, Any]:
     }
 
 
-def _add_vectors(
-    kinds: Mapping[str, dict[str, Any]], attention: Any, room: int
-) -> dict[str, list[int]]:
-    """Adds at most `room` bytes of queries and keys; returns the layers left out, by kind."""
+def _add_vectors(kinds: Mapping[str, dict[str, Any]], attention: Any, room: int) -> None:
+    """Adds at most `room` bytes of queries and keys, and says which layers are left out."""
+    collected = {}
+    for kind in reversed(attention.kinds):
+        with contextlib.suppress(KeyError):  # they were not collected
+            collected[kind] = {name: attention.of(kind, name) for name in ("queries", "keys")}
+    layers = [
+        (kind, layer)
+        for kind, vectors in collected.items()
+        for layer in range(len(vectors["queries"]))
+    ]
     left_out: dict[str, list[int]] = {}
-    for kind, layer, vectors in _vectors(attention):
-        packed = {name: pack_scaled(values) for name, values in vectors.items()}
+    for kind, layer in sorted(layers, key=lambda place: -place[1]):  # the last ones first
+        packed = {name: pack_scaled(values[layer]) for name, values in collected[kind].items()}
         size = sum(len(json.dumps(array)) for array in packed.values())
         if size > room:
             left_out.setdefault(kind, []).append(layer)
@@ -118,20 +112,12 @@ def _add_vectors(
         room -= size
         for name, array in packed.items():
             kinds[kind][name][layer] = array
-    return left_out
-
-
-def _vectors(attention: Any) -> Iterator[tuple[str, int, dict[str, np.ndarray]]]:
-    """(kind, layer, {"queries": [H, T, K], "keys": [G, S, K]}), last layers first."""
-    collected = {}
-    for kind in reversed(attention.kinds):
-        with contextlib.suppress(KeyError):  # they were not collected
-            collected[kind] = {name: attention.of(kind, name) for name in ("queries", "keys")}
-    depth = max((len(vectors["queries"]) for vectors in collected.values()), default=0)
-    for layer in reversed(range(depth)):
-        for kind, vectors in collected.items():
-            if layer < len(vectors["queries"]):
-                yield kind, layer, {name: values[layer] for name, values in vectors.items()}
+    for kind, layers_of_kind in left_out.items():
+        numbers = ", ".join(str(kinds[kind]["layers"][layer]) for layer in sorted(layers_of_kind))
+        kinds[kind]["leftOut"] = (
+            f"Vectors of layers {numbers} are left out: the page would exceed "
+            f"{BUDGET // 1_000_000} MB."
+        )
 
 
 def _without_infinities(beams: BeamTree) -> dict[str, Any]:
@@ -145,6 +131,5 @@ def _without_infinities(beams: BeamTree) -> dict[str, Any]:
 
 def index_page(pages: Sequence[tuple[str, str]]) -> str:
     """HTML page that links to other pages of its folder, (file name, line) of each."""
-    title = counted(len(pages), "page")
-    scripts = [asset("document.js"), asset("index.js")]
-    return page(title, asset("index.html"), [asset("theme.css")], scripts, list(pages))
+    assets = ("theme.css", "index.html", "document.js", "index.js")
+    return page(counted(len(pages), "page"), assets, list(pages))

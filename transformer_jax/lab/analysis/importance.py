@@ -6,7 +6,7 @@ without the head. B rows, H heads.
 """
 
 import functools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import batched
 from typing import Any
 
@@ -25,7 +25,7 @@ from transformer_jax.runs.build import batch_rows
 from transformer_jax.runs.run import Run
 from transformer_jax.runtime import platform
 from transformer_jax.summary import Summarized
-from transformer_jax.tasks.interface import Params, Task
+from transformer_jax.tasks.interface import Params
 
 Batch = Mapping[str, Any]
 Loss = Callable[[Any, Batch], tuple[Array, Array]]
@@ -59,11 +59,7 @@ def by_gradient(
         rows = len(next(iter(batch.values())))
         # A gate for each row, because the absolute value is taken of each example's gradient.
         gates = {place: jnp.ones((rows, count)) for place, count in heads.items()}
-
-        def gated(gates: Gates) -> tuple[Array, Array]:
-            return _gated(loss, gates, params, batch)
-
-        by_gate, weight = jax.grad(gated, has_aux=True)(gates)
+        by_gate, weight = jax.grad(_gated, has_aux=True)(gates, loss, params, batch)
         return weight, jax.tree.map(lambda x: jnp.abs(x).sum(axis=0), by_gate)
 
     program = jax.jit(gradients, compiler_options=platform.compiler_options())
@@ -80,7 +76,7 @@ def by_switching_off(
     """
 
     def sums(params: Any, batch: Batch, gates: Gates) -> tuple[Array, Array]:
-        total, weight = _gated(loss, gates, params, batch)
+        total, weight = _gated(gates, loss, params, batch)
         return weight, total
 
     program = jax.jit(sums, compiler_options=platform.compiler_options())
@@ -99,7 +95,7 @@ def by_switching_off(
     return importance
 
 
-def _gated(loss: Loss, gates: Gates, params: Any, batch: Batch) -> tuple[Array, Array]:
+def _gated(gates: Gates, loss: Loss, params: Any, batch: Batch) -> tuple[Array, Array]:
     """Loss with the outputs of the heads multiplied by gates."""
 
     def scale(point: HookPoint, x: Array) -> Array:
@@ -110,11 +106,8 @@ def _gated(loss: Loss, gates: Gates, params: Any, batch: Batch) -> tuple[Array, 
 
 
 def _summed(program: Callable[..., Any], params: Any, batches: Iterable[Batch]) -> Any:
-    totals: Any = None
-    for batch in batches:
-        sums = hosts.to_host(program(params, place_like(params, batch)))
-        totals = sums if totals is None else jax.tree.map(np.add, totals, sums)
-    return totals
+    sums = [hosts.to_host(program(params, place_like(params, batch))) for batch in batches]
+    return jax.tree.map(lambda *of_batches: sum(of_batches), *sums)
 
 
 MEASURES = {"gradient": by_gradient, "switching_off": by_switching_off}
@@ -141,17 +134,13 @@ def head_importance(run: Run, split: str, by: str) -> Importance:
         total, weight, _ = run.task.loss(params, batch, None, run.frozen)
         return total, weight
 
-    rows = round_up_rows(batch_rows(run.settings, run.task), run.params)
-    examples = open_split(run.settings.data, split)
-    batches = list(_examples_apart(run.task, examples, rows))
-    return MEASURES[by](loss, run.params, batches, heads)
-
-
-def _examples_apart(task: Task, examples: Any, rows: int) -> Iterator[dict[str, np.ndarray]]:
-    """Batches of equal shape with one example a row."""
-    prepared = task.prepare(examples, training=False)
+    task = run.task
+    prepared = task.prepare(open_split(run.settings.data, split), training=False)
     items: list[Any] = [task.preprocess(item, np.random.default_rng(0)) for item in prepared]
     items = [item for item in items if all(len(item[name]) <= task.lengths[name] for name in item)]
+    rows = round_up_rows(batch_rows(run.settings, task), run.params)
+    batches = []  # of equal shape, with one example a row
     for chosen in batched(items, rows):
         fillers = [dict.fromkeys(task.lengths, ())] * (rows - len(chosen))
-        yield padded_batch([*chosen, *fillers], task.lengths)
+        batches.append(padded_batch([*chosen, *fillers], task.lengths))
+    return MEASURES[by](loss, run.params, batches, heads)

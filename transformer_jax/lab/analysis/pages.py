@@ -26,7 +26,9 @@ _PAGE = """<!doctype html>
 <html lang="en">
 <head>
 <meta charset="utf-8">
-<meta http-equiv="Content-Security-Policy" content="{policy}">
+<meta http-equiv="Content-Security-Policy" content="default-src 'none'; \
+script-src {script_hashes}; style-src {style_hashes}; img-src data:; \
+base-uri 'none'; form-action 'none'">
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <title>{title}</title>
 {styles}
@@ -40,29 +42,20 @@ _PAGE = """<!doctype html>
 """
 
 
-def asset(name: str) -> str:
-    """Text of a stylesheet or script in `assets/`, such as "theme.css"."""
-    return (_ASSETS / name).read_text(encoding="utf-8")
-
-
-def page(title: str, body: str, styles: Sequence[str], scripts: Sequence[str], data: Any) -> str:
+def page(title: str, assets: Sequence[str], data: Any) -> str:
     """A complete HTML document.
 
     Args:
-      body: HTML of the project; must not contain user text.
-      styles, scripts: texts, in order (`asset`).
+      assets: names of files in `assets/`: stylesheets, the body, and scripts, in order.
       data: JSON value that `readData()` of `document.js` returns.
     """
-    policy = {
-        "default-src": "'none'",
-        "script-src": " ".join(map(_hash, scripts)),
-        "style-src": " ".join(map(_hash, styles)),
-        "img-src": "data:",
-        "base-uri": "'none'",
-        "form-action": "'none'",
-    }
+    texts: dict[str, list[str]] = {".css": [], ".html": [], ".js": []}
+    for asset in map(_ASSETS.joinpath, assets):
+        texts[asset.suffix].append(asset.read_text(encoding="utf-8"))
+    styles, (body,), scripts = texts.values()
     return _PAGE.format(
-        policy="; ".join(f"{directive} {allowed}" for directive, allowed in policy.items()),
+        script_hashes=" ".join(map(_hash, scripts)),
+        style_hashes=" ".join(map(_hash, styles)),
         # A lone surrogate, as in a text that was decoded wrongly, becomes "?".
         title=html.escape(title.encode("utf-8", "replace").decode("utf-8")),
         styles="\n".join(f"<style>{style}</style>" for style in styles),

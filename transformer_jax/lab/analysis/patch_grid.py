@@ -71,24 +71,23 @@ def patch_grid(
             f"patch_grid: an array of shape {np.shape(change)} does not fit; {pattern} takes "
             f"{(len(paths), length, *sizes)}"
         )
-    measures_of = _program(model, paths, measure or _log_prob_of(reading), reading)
-    program = jax.jit(measures_of, compiler_options=platform.compiler_options())
+    program = _program(model, paths, measure or _log_prob_of(reading), reading)
     cells = np.array([*np.ndindex(len(paths), length)], np.int32)
     rows = round_up_rows(min(CELLS, len(cells)), params)
-    inputs = [np.repeat(x, rows, axis=0) for x in reading.inputs]
-    placed = place_like(params, {"inputs": inputs})["inputs"]
+    inputs = place_like(params, [np.repeat(x, rows, axis=0) for x in reading.inputs])
     values = jnp.asarray(change)
-    measures: list[np.ndarray] = []
-    for start in range(0, len(cells), rows):
-        batch = np.resize(cells[start : start + rows], (rows, 2))  # the last one is filled up
-        measures += [*hosts.to_host(program(params, placed, values, place_like(params, batch)))]
-    return np.array(measures[: len(cells)]).reshape(len(paths), length)
+    batches = np.resize(cells, (-(-len(cells) // rows), rows, 2))  # the last one is filled up
+    measures = [
+        hosts.to_host(program(params, inputs, values, place_like(params, batch)))
+        for batch in batches
+    ]
+    return np.concatenate(measures)[: len(cells)].reshape(len(paths), length)
 
 
 def _program(
     model: Any, paths: Sequence[str], measure: Measure, reading: ModelInputs
 ) -> Callable[..., Array]:
-    """Function (params, inputs, change, cells [B, 2]) -> measures [B]."""
+    """Compiles (params, inputs, change, cells [B, 2]) -> measures [B]."""
 
     def measures(params: Any, inputs: Sequence[Array], change: Array, cells: Array) -> Array:
         point_of_row, position_of_row = cells.T
@@ -108,7 +107,7 @@ def _program(
             logits = apply_model(model, params, *inputs).astype(jnp.float32)
         return jax.vmap(measure)(logits[:, : len(reading.tokens[reading.last_stack])])
 
-    return measures
+    return jax.jit(measures, compiler_options=platform.compiler_options())
 
 
 def _log_prob_of(reading: ModelInputs) -> Measure:

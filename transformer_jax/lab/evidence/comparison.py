@@ -18,7 +18,7 @@ from transformer_jax.checkpoints.manifest import item_id
 from transformer_jax.checkpoints.step_folder import PARAMS, PROVENANCE, step_folders
 from transformer_jax.checkpoints.store import open_snapshot
 from transformer_jax.errors import UserError
-from transformer_jax.lab.analysis.pages import asset, page
+from transformer_jax.lab.analysis.pages import page
 from transformer_jax.lab.evidence.verdicts import digest_of
 from transformer_jax.lab.pictures import draw_curves
 from transformer_jax.lab.pictures.curves import Records
@@ -199,9 +199,9 @@ def comparison_page(report: Report) -> str:
             for metric, of_runs in report.values.items()
         },
     }
-    styles = [asset("theme.css"), asset("comparison.css")]
-    scripts = [asset(name) for name in ("document.js", "tables.js", "comparison.js")]
-    return page(report.title, asset("comparison.html"), styles, scripts, data)
+    styles = ("theme.css", "comparison.css")
+    scripts = ("document.js", "tables.js", "comparison.js")
+    return page(report.title, (*styles, "comparison.html", *scripts), data)
 
 
 def _tables(

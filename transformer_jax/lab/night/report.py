@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from transformer_jax.lab.analysis.pages import asset, page
+from transformer_jax.lab.analysis.pages import page
 from transformer_jax.lab.night.ledger import FINISH, PROMOTED, REFUSED, Line
 from transformer_jax.lab.night.loop import OpenNight, decide_proposals, finish_night
 from transformer_jax.lab.night.proposals import BASELINE
@@ -62,9 +62,9 @@ def write_page(folder: str | Path) -> Report:
     report = night_report(OpenNight(folder, works=False))
     data = {**report.record, "title": report.title, "notes": report.notes}
     data["finish_table"] = report.tables.get(_FRESH, ())
-    styles = [asset("theme.css"), asset("comparison.css")]
-    scripts = [asset(name) for name in ("document.js", "tables.js", "night.js")]
-    html = page(report.title, asset("night.html"), styles, scripts, data)
+    styles = ("theme.css", "comparison.css")
+    scripts = ("document.js", "tables.js", "night.js")
+    html = page(report.title, (*styles, "night.html", *scripts), data)
     write_atomic(Path(folder) / "night.html", html)
     return report
 

@@ -6,20 +6,10 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
 from transformer_jax.errors import UserError
-from transformer_jax.lab.pictures.style import (
-    LINES,
-    Picture,
-    add_legend,
-    draw_band,
-    drawable,
-    grid,
-    line_style,
-    styled,
-)
+from transformer_jax.lab.pictures import style
 
 Records = Sequence[Mapping[str, Any]]
 """Content of metrics.jsonl: objects with `step`, `split` and metrics."""
@@ -47,10 +37,10 @@ _SCORES = ("bleu", "exact_match", "f1", "accuracy")
 best checkpoint is known."""
 
 
-@styled
+@style.styled
 def draw_curves(
     runs: Mapping[str, Sequence[Records]], selected_by: Collection[str] = ()
-) -> Picture:
+) -> style.Picture:
     """Loss, score, learning rate and tokens per second over the steps of one or several runs.
 
     Several runs differ in color, dashes and markers; validation has the markers. Of one run,
@@ -85,68 +75,38 @@ def draw_curves(
             panels[name] = splits
     if not panels:
         raise UserError("no curve to draw: the runs have recorded neither loss nor score")
-    figure, axes = grid(len(panels))
+    figure, axes = style.grid(len(panels))
     for ax, (name, splits) in zip(axes, panels.items(), strict=True):
         for number, (label, seeds) in enumerate(runs.items()):
             for split in splits:
-                style = _style(number, split, len(runs) > 1)
-                style["label"] = drawable(f"{label} {split}")
-                draw_band(ax, series(seeds, split, name), **style)
+                line = _style(number, split, len(runs) > 1)
+                line["label"] = style.drawable(f"{label} {split}")
+                style.draw_band(ax, series(seeds, split, name), **line)
         shown = UNITS.get(name, name)
         ax.set(xlabel="step", ylabel=f"validation {shown}" if splits == ("valid",) else shown)
         ax.set_xlim(left=0)  # a single record would have ticks of its own, such as 190 to 210
     drawn = {split for splits in panels.values() for split in splits}
-    add_legend(figure, _legend(list(runs), drawn))
+    style.add_legend(figure, _legend(list(runs), drawn))
     return figure
 
 
-@styled
+@style.styled
 def draw_recipe(
     schedule: Callable[[Any], Any], num_steps: int, encodings: np.ndarray | None
-) -> Picture:
+) -> style.Picture:
     """Learning rate of each step, and what positions add to the embeddings.
 
     Args:
       schedule: number of steps done -> learning rate.
       encodings: [L, D], the vector added at each position; None: nothing is added.
     """
-    figure, axes = grid(1 if encodings is None else 3)
+    figure, axes = style.grid(1 if encodings is None else 3)
     counts = np.unique(np.linspace(0, num_steps - 1, 500).astype(int))  # about one a pixel
     axes[0].plot(counts + 1, [float(schedule(count)) for count in counts])
     axes[0].set(xlabel="step", ylabel=UNITS["learning_rate"])
-    if encodings is not None:
-        _draw_encodings(figure, axes[1], axes[2], encodings)
-    return figure
-
-
-@styled
-def draw_profiles(
-    panels: Mapping[str, Profiles], groups: Sequence[str], xlabel: str, ylabel: str
-) -> Picture:
-    """Means of the seeds in each group, with a band of one standard deviation.
-
-    Args:
-      panels: title of a panel -> its profiles.
-      groups: their names, in order.
-    """
-    figure, axes = grid(len(panels), 2.6)
-    names = list(dict.fromkeys(name for profiles in panels.values() for name in profiles))
-    lines: dict[str, Any] = {}
-    for (title, profiles), ax in zip(panels.items(), axes, strict=True):
-        for name, values in profiles.items():
-            seeds_by_x = {float(x): seeds for x, seeds in enumerate(values) if len(seeds)}
-            style = line_style(names.index(name))
-            draw_band(ax, seeds_by_x, **style, label=drawable(name))
-            if seeds_by_x:
-                lines.setdefault(name, ax.lines[-1])
-        ax.set_xticks(range(len(groups)), list(map(drawable, groups)))
-        ax.set(title=drawable(title), xlabel=drawable(xlabel), ylabel=drawable(ylabel))
-        ax.set_ylim(bottom=0)
-    add_legend(figure, list(lines.values()))
-    return figure
-
-
-def _draw_encodings(figure: Picture, whole: Axes, few: Axes, encodings: np.ndarray) -> None:
+    if encodings is None:
+        return figure
+    _, whole, few = axes
     largest = np.abs(encodings).max()
     image = whole.imshow(encodings.T, cmap="RdBu", aspect="auto", vmin=-largest, vmax=largest)
     whole.set(xlabel="position", ylabel="dimension")
@@ -155,17 +115,46 @@ def _draw_encodings(figure: Picture, whole: Axes, few: Axes, encodings: np.ndarr
     width = encodings.shape[1]
     # The first dimensions oscillate too fast to see.
     dimensions = sorted({width // 8, width // 4, width // 4 + 1, width // 2})
-    for dimension, line in zip(dimensions, LINES, strict=False):
+    for dimension, line in zip(dimensions, style.LINES, strict=False):
         few.plot(encodings[:, dimension], ls=line, label=f"dimension {dimension}")
     few.set(xlabel="position", ylabel="encoding")
     few.legend()
+    return figure
+
+
+@style.styled
+def draw_profiles(
+    panels: Mapping[str, Profiles], groups: Sequence[str], xlabel: str, ylabel: str
+) -> style.Picture:
+    """Means of the seeds in each group, with a band of one standard deviation.
+
+    Args:
+      panels: title of a panel -> its profiles.
+      groups: their names, in order.
+    """
+    figure, axes = style.grid(len(panels), 2.6)
+    names = list(dict.fromkeys(name for profiles in panels.values() for name in profiles))
+    lines: dict[str, Any] = {}
+    for (title, profiles), ax in zip(panels.items(), axes, strict=True):
+        for name, values in profiles.items():
+            seeds_by_x = {float(x): seeds for x, seeds in enumerate(values) if len(seeds)}
+            line = style.line_style(names.index(name))
+            style.draw_band(ax, seeds_by_x, **line, label=style.drawable(name))
+            if seeds_by_x:
+                lines.setdefault(name, ax.lines[-1])
+        ax.set_xticks(range(len(groups)), list(map(style.drawable, groups)))
+        ax.set(title=style.drawable(title))
+        ax.set(xlabel=style.drawable(xlabel), ylabel=style.drawable(ylabel))
+        ax.set_ylim(bottom=0)
+    style.add_legend(figure, list(lines.values()))
+    return figure
 
 
 def _legend(runs: Sequence[str], splits: Collection[str]) -> list[Line2D]:
     """Entries for the runs, if there are several, and for the splits, if there are two."""
     several = len(runs) > 1
     entries = [
-        Line2D([], [], **_style(number, "valid", True), label=drawable(label))
+        Line2D([], [], **_style(number, "valid", True), label=style.drawable(label))
         for number, label in enumerate(runs if several else ())
     ]
     if len(splits) > 1:
@@ -177,12 +166,12 @@ def _legend(runs: Sequence[str], splits: Collection[str]) -> list[Line2D]:
 
 def _style(number: int, split: str, several: bool) -> dict[str, Any]:
     """Style of a curve, which black and white print keeps apart from the others."""
-    style = line_style(number)
+    line = style.line_style(number)
     if split == "train":
-        del style["marker"]
+        del line["marker"]
     elif not several:
-        style["ls"] = "--"
-    return style
+        line["ls"] = "--"
+    return line
 
 
 def series(seeds: Sequence[Records], split: str, name: str) -> dict[float, list[float]]:

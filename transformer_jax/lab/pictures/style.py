@@ -31,24 +31,17 @@ MARK = "\N{NOT EQUAL TO}"
 """Marks a value that differs from the first row's."""
 
 STYLE: dict[Any, Any] = {
-    "font.size": 8,
-    "axes.titlesize": 8,
-    "axes.labelsize": 8,
-    "xtick.labelsize": 7,
-    "ytick.labelsize": 7,
-    "legend.fontsize": 7,
-    "legend.frameon": False,
+    **dict.fromkeys(("font.size", "axes.titlesize", "axes.labelsize"), 8),
+    **dict.fromkeys(("xtick.labelsize", "ytick.labelsize", "legend.fontsize"), 7),
+    **dict.fromkeys(("axes.spines.top", "axes.spines.right", "legend.frameon"), False),
     "lines.linewidth": 1.2,
     "lines.markersize": 3.5,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
     "axes.linewidth": 0.6,
     "axes.formatter.limits": (-3, 5),
     "grid.alpha": 0.3,
     "grid.linewidth": 0.5,
     "axes.prop_cycle": cycler(color=COLORS),
-    "figure.dpi": 200,
-    "savefig.dpi": 200,
+    **dict.fromkeys(("figure.dpi", "savefig.dpi"), 200),
     "pdf.fonttype": 42,  # journals refuse Type 3
     "svg.hashsalt": "transformer_jax",  # equal pictures are equal files
 }

@@ -10,19 +10,8 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
+from transformer_jax.lab.pictures import style
 from transformer_jax.lab.pictures.curves import UNITS, Records, series
-from transformer_jax.lab.pictures.style import (
-    COLORS,
-    MARK,
-    Picture,
-    add_legend,
-    draw_band,
-    drawable,
-    grid,
-    label_rows,
-    line_style,
-    styled,
-)
 from transformer_jax.scoring.statistics import SeedTest, deviation, diverged, finite
 
 Metrics = Mapping[str, Sequence[float | None]]
@@ -32,16 +21,20 @@ _NUMBER = re.compile(r"(?<![\w.])-?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?(?![\w.])")
 _FEWEST = 3
 """Numbers that make a curve."""
 _MOST_TICKS = 7
-_SEED = Line2D([], [], color=COLORS[0], ls="", marker="o", alpha=0.4, mew=0, label="one seed")
-_MEAN = Line2D([], [], color=COLORS[1], marker="|", ms=8, label="mean and one deviation")
-_INTERVAL = Line2D([], [], color=COLORS[0], marker="|", ms=5, label="95% interval")
-_DIFFERS = Line2D([], [], color=COLORS[0], ls="", marker="o", label=f"{MARK} differs")
+_BLUE = style.COLORS[0]
+_ORANGE = style.COLORS[1]
+_SEED = Line2D([], [], color=_BLUE, ls="", marker="o", alpha=0.4, mew=0, label="one seed")
+_MEAN = Line2D([], [], color=_ORANGE, marker="|", ms=8, label="mean and one deviation")
+_INTERVAL = Line2D([], [], color=_BLUE, marker="|", ms=5, label="95% interval")
+_DIFFERS = Line2D([], [], color=_BLUE, ls="", marker="o", label=f"{style.MARK} differs")
 _MARKER_GAP = 8
 """Points from one marker to the next, where a curve has many."""
 
 
-@styled
-def draw_sweep(rows: Mapping[str, Metrics], different: Collection[tuple[str, str]] = ()) -> Picture:
+@style.styled
+def draw_sweep(
+    rows: Mapping[str, Metrics], different: Collection[tuple[str, str]] = ()
+) -> style.Picture:
     """Means and standard deviations over seeds, a panel for each metric.
 
     Rows whose names differ in a number ("learning_rate=1e-3") are a curve with a band, on a
@@ -57,24 +50,26 @@ def draw_sweep(rows: Mapping[str, Metrics], different: Collection[tuple[str, str
         name for name in names if any(finite(metrics.get(name, ())) for metrics in rows.values())
     ]
     curves, xlabel = _numeric(list(rows))
-    figure, axes = grid(max(len(names), 1), 2.2 if curves else 0.7 + 0.22 * len(rows))
+    figure, axes = style.grid(max(len(names), 1), 2.2 if curves else 0.7 + 0.22 * len(rows))
     for ax, name in zip(axes, names, strict=False):
         values = {row: metrics.get(name, ()) for row, metrics in rows.items()}
-        shown = drawable(UNITS.get(name, name))
+        shown = _axis_label(name)
         marked = {row for row, metric in different if metric == name}
         if curves:
             _draw_curves(ax, curves, values, marked)
-            ax.set(xlabel=drawable(xlabel), ylabel=shown)
+            ax.set(xlabel=style.drawable(xlabel), ylabel=shown)
         else:
             _draw_lines(ax, values, marked)
             ax.set(xlabel=shown)
-    lines = [_line(i, label=drawable(label)) for i, label in enumerate(curves)]
-    add_legend(figure, lines or [_SEED, _MEAN])
+    lines = [_line(i, label=style.drawable(label)) for i, label in enumerate(curves)]
+    style.add_legend(figure, lines or [_SEED, _MEAN])
     return figure
 
 
-@styled
-def draw_sweep_curves(rows: Mapping[str, Sequence[Records]], metrics: Sequence[str]) -> Picture:
+@style.styled
+def draw_sweep_curves(
+    rows: Mapping[str, Sequence[Records]], metrics: Sequence[str]
+) -> style.Picture:
     """Validation metrics over the steps: means over seeds, with bands of one standard deviation.
 
     Args:
@@ -86,19 +81,19 @@ def draw_sweep_curves(rows: Mapping[str, Sequence[Records]], metrics: Sequence[s
         for metric in metrics
     }
     curves = {metric: by_row for metric, by_row in curves.items() if any(by_row.values())}
-    figure, axes = grid(max(len(curves), 1), 2.6)
+    figure, axes = style.grid(max(len(curves), 1), 2.6)
     for ax, (metric, by_row) in zip(axes, curves.items(), strict=False):
         for number, values in enumerate(by_row.values()):
             # Each row has its markers at other steps, so that they do not cover each other.
             places = (number % _MARKER_GAP, _MARKER_GAP) if len(values) > 2 * _MARKER_GAP else 1
-            draw_band(ax, values, **line_style(number), markevery=places)
-        ax.set(xlabel="step", ylabel=f"validation {drawable(UNITS.get(metric, metric))}")
-    add_legend(figure, [_line(i, label=drawable(name)) for i, name in enumerate(rows)])
+            style.draw_band(ax, values, **style.line_style(number), markevery=places)
+        ax.set(xlabel="step", ylabel=f"validation {_axis_label(metric)}")
+    style.add_legend(figure, [_line(i, label=style.drawable(name)) for i, name in enumerate(rows)])
     return figure
 
 
-@styled
-def draw_differences(tests: Sequence[SeedTest], base: str) -> Picture:
+@style.styled
+def draw_differences(tests: Sequence[SeedTest], base: str) -> style.Picture:
     """Differences from the first row with their 95% intervals, a panel for each metric.
 
     A filled dot is a difference by the corrected test. The label of any other row says how many
@@ -108,21 +103,22 @@ def draw_differences(tests: Sequence[SeedTest], base: str) -> Picture:
     """
     metrics = list(dict.fromkeys(test.metric for test in tests))
     rows = list(dict.fromkeys(test.name for test in tests))
-    figure, axes = grid(max(len(metrics), 1), 0.7 + 0.22 * len(rows))
+    figure, axes = style.grid(max(len(metrics), 1), 0.7 + 0.22 * len(rows))
     for ax, metric in zip(axes, metrics, strict=False):
         labels: list[str] = []
         for test in (test for test in tests if test.metric == metric):
             interval = test.difference
             height = len(labels)
-            ax.plot([interval.low, interval.high], [height] * 2, color=COLORS[0], marker="|", ms=5)
-            face = COLORS[0] if test.differs else "white"
-            ax.plot([interval.mean], [height], "o", color=COLORS[0], mfc=face)
+            ax.plot([interval.low, interval.high], [height] * 2, color=_BLUE, marker="|", ms=5)
+            face = _BLUE if test.differs else "white"
+            ax.plot([interval.mean], [height], "o", color=_BLUE, mfc=face)
             needed = f" ({test.seeds_to_decide} seeds)" if test.seeds_to_decide else ""
-            labels.append(drawable(test.name) + (f" {MARK}" if test.differs else needed))
+            mark = f" {style.MARK}" if test.differs else needed
+            labels.append(style.drawable(test.name) + mark)
         ax.axvline(0, color="0.4", lw=0.8, ls="--")
-        label_rows(ax, labels)
-        ax.set(xlabel=f"{drawable(UNITS.get(metric, metric))}, difference from {drawable(base)}")
-    add_legend(figure, [_INTERVAL, _DIFFERS])
+        style.label_rows(ax, labels)
+        ax.set(xlabel=f"{_axis_label(metric)}, difference from {style.drawable(base)}")
+    style.add_legend(figure, [_INTERVAL, _DIFFERS])
     return figure
 
 
@@ -160,8 +156,12 @@ def _numeric(names: Sequence[str]) -> tuple[dict[str, dict[float, str]], str]:
     return rows_by_label, shared.strip(" =:_,") or "number in the name of the row"
 
 
+def _axis_label(metric: str) -> str:
+    return style.drawable(UNITS.get(metric, metric))
+
+
 def _line(number: int, label: str) -> Line2D:
-    return Line2D([], [], **line_style(number), label=label)
+    return Line2D([], [], **style.line_style(number), label=label)
 
 
 def _draw_curves(
@@ -173,12 +173,12 @@ def _draw_curves(
     seeds_at = defaultdict[float, list[float | None]](list)
     for number, rows in enumerate(curves.values()):
         curve = {x: finite(values[row]) for x, row in rows.items() if finite(values[row])}
-        draw_band(ax, curve, **line_style(number))
+        style.draw_band(ax, curve, **style.line_style(number))
         for x, row in rows.items():
             seeds_at[x] += values[row]
     above: dict[str, Any] = {"xycoords": ("data", "axes fraction"), "ha": "center", "va": "bottom"}
     for x, seeds in seeds_at.items():
-        mark = MARK if any(rows.get(x) in marked for rows in curves.values()) else ""
+        mark = style.MARK if any(rows.get(x) in marked for rows in curves.values()) else ""
         ax.annotate(f"{mark} {diverged(seeds)}".strip(), (x, 1), **above, fontsize=6)
     numbers = sorted(seeds_at)
     if is_geometric(numbers):
@@ -192,13 +192,13 @@ def _draw_lines(
     ax: Axes, values: Mapping[str, Sequence[float | None]], marked: Collection[str]
 ) -> None:
     labels = []
-    bar: dict[str, Any] = {"fmt": "|", "color": COLORS[1], "capsize": 2.5, "elinewidth": 1}
+    bar: dict[str, Any] = {"fmt": "|", "color": _ORANGE, "capsize": 2.5, "elinewidth": 1}
     for height, (row, seeds) in enumerate(values.items()):
         dots = finite(seeds)
-        ax.plot(dots, [height] * len(dots), "o", color=COLORS[0], alpha=0.4, mew=0)
+        ax.plot(dots, [height] * len(dots), "o", color=_BLUE, alpha=0.4, mew=0)
         if dots:
             ax.errorbar(np.mean(dots), height, xerr=deviation(dots), **bar, ms=8)
         note = diverged(seeds)
-        mark = f" {MARK}" if row in marked else ""
-        labels.append(drawable(row) + mark + (f" ({note})" if note else ""))
-    label_rows(ax, labels)
+        mark = f" {style.MARK}" if row in marked else ""
+        labels.append(style.drawable(row) + mark + (f" ({note})" if note else ""))
+    style.label_rows(ax, labels)

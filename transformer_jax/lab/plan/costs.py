@@ -36,14 +36,19 @@ _FREE_OPCODES = {
     *("domain", "add-dependency", "custom-call-done", "send-done", "recv-done", "slice-done"),
     "fusion-done",
 }
+_CALLED = {
+    "while": ("body",),
+    "conditional": ("true_computation", "branch_computations"),  # the first branch is counted
+    **dict.fromkeys(("call", "async-start"), ("to_apply", "calls", "called_computations")),
+}
+"""Attributes with what an instruction runs, by opcode."""
 _FREE_CALLS = re.compile(r'custom_call_target="(AllocateBuffer|\w*Bitcast|Sharding)"')
 # Of a dot, or of a call of cuBLAS.
 _CONTRACTED = re.compile(r'\blhs_contracting_(?:dims=\{|dimensions":\[)([^\]}]*)')
 _TRANSFERS = ("copy-start", "slice-start")
 _SLICES = ("dynamic-slice", "gather", "slice")
-_RAGGED = "ragged-dot-none"  # prefix of grouped products on TPUs
+_RAGGED = "ragged-dot-none"  # prefix of TPUs' products of rows with one of several matrices each
 _SPLASH = "splash_mha_"  # prefix of its calls
-_SPLASH_QUERY = 2  # index of the queries among its operands
 _MATRIX_UNIT = 128  # width of a TPU's
 
 _DTYPES = {"bf16": "bfloat16", "f16": "float16", "s8": "int8", "u8": "int8"}
@@ -82,15 +87,9 @@ def executions(
     """Yields the instructions that run by themselves, in the entry and in what it calls, and how
     often they run in a step. A loop of unknown length counts as `loops` runs."""
     for instruction in entry.values():
-        inner: Computation = {}
-        runs = 1
-        if instruction.opcode == "while":
-            inner = instruction.called("body")
-            runs = _trip_count(instruction) or loops
-        elif instruction.opcode == "conditional":  # the first branch is counted
-            inner = instruction.called("true_computation", r"branch_computations=\{%?")
-        elif instruction.opcode in ("call", "async-start"):
-            inner = instruction.called("to_apply", "calls", r"called_computations=\{%?")
+        keys = _CALLED.get(instruction.opcode)
+        inner = instruction.called(*keys) if keys else {}
+        runs = (_trip_count(instruction) or loops) if instruction.opcode == "while" else 1
         if inner:
             yield from executions(inner, loops, times * runs)
         else:
@@ -175,10 +174,12 @@ def _traffic(instruction: HloInstruction, in_memory: frozenset[int]) -> int:
     if instruction.opcode in _TRANSFERS:
         return instruction.nbytes - sum(operand.nbytes for operand in operands)
     total = _bytes_written(instruction, in_memory)
+    users = list(instruction.inner.values()) or [instruction]
+    parameters = {part.arguments: part for part in users if part.opcode == "parameter"}
     for index, operand in enumerate(operands):
         if operand not in operands[:index]:
             whole = _bytes_of(operand.arrays, in_memory)
-            part = _bytes_read(instruction, index, in_memory)
+            part = _bytes_read(parameters.get(str(index), operand), users)
             total += whole if part is None else min(whole, part)
     return total
 
@@ -194,38 +195,24 @@ def _bytes_written(instruction: HloInstruction, in_memory: frozenset[int]) -> in
         arrays = arrays[len(instruction.operands) : -1]
     root = next((part for part in instruction.inner.values() if part.is_root), instruction)
     results = root.operands if root.opcode == "tuple" else (root,)
-    if not any(result.opcode == "dynamic-update-slice" for result in results):
-        return _bytes_of(arrays, in_memory)
-    total = 0
+    total = _bytes_of(arrays, in_memory)
     for array, result in zip(arrays, results, strict=False):
-        updated = result.opcode == "dynamic-update-slice"  # operand 1 is the part that changes
-        total += _bytes_of(result.operands[1].arrays if updated else (array,), in_memory)
+        if result.opcode == "dynamic-update-slice":  # operand 1 is the part that changes
+            total += _bytes_of(result.operands[1].arrays, in_memory) - _bytes_of([array], in_memory)
     return total
 
 
-def _bytes_read(instruction: HloInstruction, index: int, in_memory: frozenset[int]) -> int | None:
-    """Bytes read of an operand that is sliced or gathered from; None if all of it is read."""
-    if instruction.opcode in _SLICES and index == 0:
-        return _bytes_of(instruction.arrays, in_memory)
-    if instruction.opcode == "dynamic-update-slice" and index == 0:
-        return 0
-    for part in instruction.inner.values():
-        if part.opcode == "parameter" and part.arguments == str(index):
-            return _bytes_read_inside(instruction.inner, part)
-    return None
-
-
-def _bytes_read_inside(inner: Computation, array: HloInstruction) -> int | None:
-    """`_bytes_read` of a parameter of a fusion."""
+def _bytes_read(array: HloInstruction, users: Sequence[HloInstruction]) -> int | None:
+    """Bytes read of an array that is sliced or gathered from; None if all of it is read."""
     total = 0
-    for user in inner.values():
+    for user in users:
         if array not in user.operands:
             continue
         first = user.operands[0] is array and array not in user.operands[1:]
         if first and user.opcode in _SLICES:
             total += user.nbytes
         elif first and user.opcode == "bitcast":  # another shape of the same bytes
-            part = _bytes_read_inside(inner, user)
+            part = _bytes_read(user, users)
             if part is None:
                 return None
             total += part
@@ -241,19 +228,33 @@ def product_flops(instruction: HloInstruction) -> tuple[int, str]:
     return sum(flops for flops, _ in products), max(products)[1]
 
 
+def _factors(instruction: HloInstruction) -> list[HloArray]:
+    """The two arrays that a product multiplies; of attention, queries and keys."""
+    first = 0
+    if instruction.name.startswith(_SPLASH):
+        first = 2
+    elif instruction.name.startswith(_RAGGED):
+        first = -2
+    factors = instruction.operands[first:][:2]
+    return [operand.arrays[0] for operand in factors if operand.arrays]
+
+
 def _instruction_flops(instruction: HloInstruction) -> int:
+    factors = _factors(instruction)
     size = instruction.arrays[0].size if instruction.arrays else 0
     if instruction.opcode == "dot" or re.search(r"\$gemm|\$lt\$matmul", instruction.attributes):
         contracted = _CONTRACTED.search(instruction.attributes)
         axes = parse_ints(contracted[1]) if contracted else ()
-        left = instruction.operands[0].arrays[0].dims
-        return 2 * size * math.prod(left[axis] for axis in axes)
+        return 2 * size * math.prod(factors[0].dims[axis] for axis in axes)
     if instruction.opcode == "convolution":
         return 2 * size * _contracted_by_convolution(instruction)
     if instruction.opcode != "custom-call":
         return 0
     if instruction.name.startswith(_RAGGED):
-        return _ragged_flops(instruction)
+        rows, width = factors[0].dims
+        result = instruction.arrays[0].dims
+        # Rows with one of several matrices each, or else the gradient of the matrices.
+        return 2 * (size * width if len(result) == 2 else rows * math.prod(result[1:]))
     return _attention_flops(instruction)
 
 
@@ -262,7 +263,7 @@ def _contracted_by_convolution(instruction: HloInstruction) -> int:
 
     Batch axes are spatial axes there, dilated so that each output meets one position of the window.
     """
-    left, right = (operand.arrays[0].dims for operand in instruction.operands[:2])
+    left, right = (factor.dims for factor in _factors(instruction))
     labels = re.search(r"dim_labels=(\w+)_(\w+)->(\w+)", instruction.attributes)
     if not labels:
         return 0
@@ -274,16 +275,6 @@ def _contracted_by_convolution(instruction: HloInstruction) -> int:
     return count
 
 
-def _ragged_flops(instruction: HloInstruction) -> int:
-    """FLOPs of a product of rows with one of several matrices each on TPUs, or of the gradient of
-    the matrices; the operands are the last two."""
-    left = instruction.operands[-2].arrays[0]
-    result = instruction.arrays[0]
-    if len(result.dims) == 2:
-        return 2 * result.size * left.dims[1]
-    return 2 * left.dims[0] * math.prod(result.dims[1:])
-
-
 def _attention_flops(instruction: HloInstruction) -> int:
     """FLOPs of fused attention: two products forward, five backward; 0 for other calls.
 
@@ -291,15 +282,12 @@ def _attention_flops(instruction: HloInstruction) -> int:
     fewer elements than the matrix unit is wide takes as long as one of that width.
     """
     visited = Fraction(1)  # of all blocks; the program may not say
-    if "$fmha" in instruction.attributes:
-        is_backward = "Backward" in instruction.attributes
-        query, key = (operand.arrays[0].dims for operand in instruction.operands[:2])
-        size = math.prod(query)
-        length = key[1]
-    elif instruction.name.startswith(_SPLASH):
+    is_splash = instruction.name.startswith(_SPLASH)
+    if not is_splash and "$fmha" not in instruction.attributes:
+        return 0
+    query, key = (factor.dims for factor in _factors(instruction))
+    if is_splash:
         is_backward = instruction.name.startswith(_SPLASH + "d")  # dq, dkv
-        operands = instruction.operands[_SPLASH_QUERY : _SPLASH_QUERY + 2]
-        query, key = (operand.arrays[0].dims for operand in operands)
         size = math.prod(query[:-1]) * max(query[-1], _MATRIX_UNIT)
         length = key[-2]
         mask = instruction.operands[1]
@@ -307,7 +295,9 @@ def _attention_flops(instruction: HloInstruction) -> int:
         if blocks:
             visited = Fraction(sum(block > 0 for block in blocks), len(blocks))
     else:
-        return 0
+        is_backward = "Backward" in instruction.attributes
+        size = math.prod(query)
+        length = key[1]
     products = 5 if is_backward else 2
     return int(visited * products * 2 * size * length)
 
@@ -317,15 +307,8 @@ def _dtype(instruction: HloInstruction) -> str:
 
     float32 that the hardware may round is "tensorfloat32".
     """
-    first = 0
-    if instruction.name.startswith(_SPLASH):
-        first = _SPLASH_QUERY
-    elif instruction.name.startswith(_RAGGED):
-        first = -2
-    dtype = "f32"
-    for operand in instruction.operands[first : first + 1]:  # an instruction may have no operands
-        if operand.arrays:
-            dtype = operand.arrays[0].dtype
+    factors = _factors(instruction)
+    dtype = factors[0].dtype if factors else "f32"
     if "algorithm=dot_bf16_bf16_f32" in instruction.attributes:
         return "bfloat16"  # its operands are rounded when they are read
     exact = re.search(
@@ -410,12 +393,9 @@ def _between_slices(
     """Transfer from a device to its host for other slices: the first array of a `send`."""
     transfer = re.search(r'_xla_megascale_transfer_type="(\w+)"', instruction.attributes)
     kind = transfer[1].lower().replace("_", "-") if transfer else "send"
-    slices = np.vectorize(slice_of)(mesh.devices)
-    axes = tuple(
-        name
-        for axis, name in enumerate(mesh.axis_names)
-        if (slices != np.take(slices, [0], axis)).any()
-    )
+    slices = list(map(slice_of, mesh.devices.flat))
+    _, first_of_each = np.unique(slices, return_index=True)
+    axes = _axes_of(first_of_each, mesh)
     nbytes = instruction.arrays[0].nbytes
     seconds = times * nbytes / accelerator.network
     return Collective(f"{kind} {BETWEEN_SLICES}", axes, times, nbytes, seconds)
@@ -432,8 +412,8 @@ def _bytes_sent(kind: str, whole: float, count: int) -> float:
 def _first_group(attributes: str, size: int) -> np.ndarray:
     """Indices, in the mesh, of the first group of devices that communicate; all if none is named.
 
-    HLO names groups in four ways: `{{0,1},{2,3}}`, `[2,2]<=[4]T(0)` (rows of a table),
-    `mesh['data'=2,'fsdp'=2] {'fsdp'}` (axes of a mesh), and pairs for permutations.
+    HLO names groups in three ways: `{{0,1},{2,3}}` (permutations: pairs), `[2,2]<=[4]T(0)` (rows
+    of a table), and `mesh['data'=2,'fsdp'=2] {'fsdp'}` (axes of a mesh).
     """
     table = re.search(r"replica_groups=\[([\d,]+)\]<=\[([\d,]+)\](?:T\(([\d,]+)\))?", attributes)
     if table:
@@ -444,33 +424,24 @@ def _first_group(attributes: str, size: int) -> np.ndarray:
     mesh = re.search(r"replica_groups=mesh\[([^\]]*)\]\s*\{([^}]*)\}", attributes)
     if mesh:
         return _group_along(mesh[1], mesh[2])
-    listed = re.search(r"replica_groups=\{\{([\d,]+)\}", attributes)
-    if listed:
-        return np.array(parse_ints(listed[1]))
-    pairs = re.search(r"source_target_pairs=\{((?:\{[\d,]+\},?)+)\}", attributes)
-    if pairs:
-        return np.array(parse_ints(pairs[1])[:2])
-    return np.arange(size)
+    listed = re.search(r"(?:replica_groups|source_target_pairs)=\{\{([\d,]+)\}", attributes)
+    return np.array(parse_ints(listed[1])) if listed else np.arange(size)
 
 
 def _group_along(axes: str, chosen: str) -> np.ndarray:
     """First group along axes such as `'fsdp':(1)2` of a mesh such as `'data'=2,'fsdp'=4`."""
     sizes = {name: int(size) for name, size in re.findall(r"'(\w+)'=(\d+)", axes)}
-    shape: list[int] = []
-    group_axes: list[int] = []
     parts = {
         name: (int(before or 1), int(size or sizes[name]))
         for name, before, size in re.findall(r"'(\w+)'(?::\((\d+)\)(\d+))?", chosen)
     }
     # Each axis becomes three: before the part, the part that the group spans, and after it.
+    shape: list[int] = []
     for name, size in sizes.items():
         before, part = parts.get(name, (1, 1))
-        if name in parts:
-            group_axes.append(len(shape) + 1)
         shape += [before, part, size // before // part]
-    indices = np.arange(math.prod(shape)).reshape(shape)
-    index = [slice(None) if axis in group_axes else 0 for axis in range(len(shape))]
-    return indices[tuple(index)].ravel()
+    index = (0, slice(None), 0) * len(sizes)
+    return np.arange(math.prod(shape)).reshape(shape)[index].ravel()
 
 
 def _axes_of(group: np.ndarray, mesh: Mesh) -> tuple[str, ...]:

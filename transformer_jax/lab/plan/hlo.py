@@ -73,8 +73,9 @@ class HloInstruction:
         return scopes[1].partition(";")[0] if scopes else ""
 
     def called(self, *keys: str) -> "Computation":
-        """Computation in an attribute such as `calls=` or `body=`; empty if there is none."""
-        match = re.search(rf"\b(?:{'|'.join(keys)})=%?([\w.\-]+)", self.attributes)
+        """Computation in an attribute such as `calls=` or `body=`, of a list such as
+        `branch_computations=` the first; empty if there is none."""
+        match = re.search(rf"\b(?:{'|'.join(keys)})=\{{?%?([\w.\-]+)", self.attributes)
         return self.computations.get(match[1], {}) if match else {}
 
     @property

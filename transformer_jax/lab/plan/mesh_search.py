@@ -141,16 +141,15 @@ def settings_by_memory(settings: Settings, mesh: dict[str, int]) -> Iterator[Set
     First unchanged, then with remat, then with more and more micro-batches, down to one row a
     device.
     """
-    on_mesh = {f"parallel.{axis}": size for axis, size in mesh.items()}
-    remat = settings.train.remat
-    yield override(settings, on_mesh)
-    if remat == "none":
-        remat = "full"
-        yield override(settings, on_mesh | {"train.remat": remat})
+    fields: dict[str, Any] = {f"parallel.{axis}": size for axis, size in mesh.items()}
+    yield override(settings, fields)
+    if settings.train.remat == "none":
+        fields["train.remat"] = "full"
+        yield override(settings, fields)
     for factor in _FACTORS[: MAX_TRIES - 1]:
         micro_batches = with_more_micro_batches(settings.train, factor)
         if micro_batches:
-            yield override(settings, on_mesh | {"train.remat": remat} | micro_batches)
+            yield override(settings, fields | micro_batches)
 
 
 def varied_fields(settings: Settings) -> dict[str, Any]:

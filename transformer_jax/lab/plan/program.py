@@ -13,19 +13,11 @@ from jax.sharding import Mesh, NamedSharding
 from transformer_jax.errors import UserError, reason_of
 from transformer_jax.lab.plan.mesh_search import SearchSizes
 from transformer_jax.models.classifier import body_config
-from transformer_jax.nn.fused_attention import KernelChoice, record_kernel_choices
+from transformer_jax.nn.fused_attention import record_kernel_choices
 from transformer_jax.nn.int8 import convert_weights
 from transformer_jax.nn.layers import count_active, count_parameters
+from transformer_jax.nn.ops import product_dtype
 from transformer_jax.parallel import sharding
-from transformer_jax.parallel.engines import Engine, TrainStep
-from transformer_jax.parallel.sharding import (
-    ROWS,
-    ParallelConfig,
-    bytes_per_device,
-    make_mesh,
-    row_shards,
-    slice_of,
-)
 from transformer_jax.runs import build
 from transformer_jax.runs.config import errors_of
 from transformer_jax.runs.frozen import planned_teacher
@@ -38,53 +30,33 @@ from transformer_jax.tasks.translation import Translation
 from transformer_jax.training.profiling import step_products
 
 
-class DoesNotFitError(Exception):
-    """The compiler found that the devices have too little memory; the message is the compiler's.
-
-    Attributes:
-      mesh: of the devices.
-      held: bytes of state and batch on each device, as `Program.held`.
-    """
-
-    def __init__(self, message: str, mesh: Mesh, held: dict[str, int]):
-        super().__init__(message)
-        self.mesh = mesh
-        self.held = held
-
-
 @dataclasses.dataclass(frozen=True)
 class Program:
     """A compiled training step or search.
 
     Attributes:
-      compiled: one executable, or several that run one after another.
-      engine: "pmap" or "jit".
+      compiled: one executable, or several that run one after another; none if they do not fit.
+      refusal: the compiler's message that the devices have too little memory; empty if they fit.
       mesh: of the devices.
-      parameters: number of the model's parameters.
-      active_parameters: number of those that a token uses.
       held: bytes on each device of "parameters", "optimizer" and "batch", as far as there are any.
       flops: of the model, on all devices together; None for a search.
       tokens: that the model reads in a step, or that the search writes.
+      facts: "engine" ("pmap" or "jit"), "dtype" of products, "attention" (kernels that were chosen,
+        with the reasons), "parameters", "active_parameters" (those that a token uses) and "cache"
+        (`cache_size`).
       loops: most runs of a loop of unknown length.
-      attention: kernels that were chosen for attention, with the reasons.
-      cache: "tokens" and "bytes" of the decoding state of one sequence of the longest length; None
-        for a model that does not decode.
     """
 
-    compiled: tuple[jax.stages.Compiled, ...]
-    engine: str
+    compiled: Sequence[jax.stages.Compiled]
+    refusal: str
     mesh: Mesh
-    parameters: int
-    active_parameters: int
     held: dict[str, int]
     flops: int | None
     tokens: int
+    facts: dict[str, Any]
     loops: int = 1
-    attention: tuple[KernelChoice, ...] = ()
-    cache: dict[str, int] | None = None
 
 
-@dataclasses.dataclass(frozen=True)
 class AbstractTraining:
     """A training step whose arrays are shapes, dtypes and shardings.
 
@@ -94,13 +66,19 @@ class AbstractTraining:
       rows: of the batch, over all devices.
     """
 
-    settings: Settings
-    task: Task
-    engine: Engine
-    step: TrainStep
-    state: Any
-    batch: dict[str, jax.ShapeDtypeStruct]
-    rows: int
+    def __init__(self, settings: Settings, devices: Sequence[jax.Device] | None = None):
+        """Builds the training step of a config for `devices`, or for those of this machine.
+
+        Raises:
+          UserError: the config, or its mesh on these devices, is impossible.
+        """
+        self.settings = settings
+        self.task = build.build_untokenized_task(settings, planned_teacher(settings))
+        self.engine = build.build_engine(settings, devices)
+        _, self.step, init_state = build.build_training(settings, self.task, self.engine)
+        self.state = build.abstract_state(settings, init_state, self.engine.mesh)
+        self.rows = build.batch_rows(settings, self.task, self.engine.row_shards)
+        self.batch = batch_shapes(self.task.lengths, self.rows)
 
     def compile(self) -> jax.stages.Compiled:
         """Compiles the step."""
@@ -110,23 +88,6 @@ class AbstractTraining:
         """FLOPs of the model's products in a step, on all devices together."""
         frozen = self.settings.optimizer.frozen
         return step_products(self.task, self.state, self.batch, frozen).flops
-
-
-def abstract_training(
-    settings: Settings, devices: Sequence[jax.Device] | None = None
-) -> AbstractTraining:
-    """Builds the training step of a config for `devices`, or for those of this machine.
-
-    Raises:
-      UserError: the config, or its mesh on these devices, is impossible.
-    """
-    task = build.build_untokenized_task(settings, planned_teacher(settings))
-    engine = build.build_engine(settings, devices)
-    _, step, init_state = build.build_training(settings, task, engine)
-    state = build.abstract_state(settings, init_state, engine.mesh)
-    rows = build.batch_rows(settings, task, engine.row_shards)
-    batch = batch_shapes(task.lengths, rows)
-    return AbstractTraining(settings, task, engine, step, state, batch, rows)
 
 
 def memory_of(compiled: jax.stages.Compiled) -> tuple[int, int]:
@@ -147,33 +108,30 @@ def compile_training_step(settings: Settings, devices: Sequence[jax.Device]) -> 
 
     Raises:
       UserError: the config, or its mesh on these devices, is impossible.
-      DoesNotFitError: the devices have too little memory.
     """
     same_bits = platform.reproducible(settings.train.reproducible)
     with platform.compiling_for(devices[0]), same_bits:
-        training = abstract_training(settings, devices)
+        training = AbstractTraining(settings, devices)
         task = training.task
         engine = training.engine
         state = training.state
         held = {
-            "parameters": bytes_per_device((state.params, state.frozen)),
-            "optimizer": bytes_per_device((state.opt_state, state.live)),
+            "parameters": sharding.bytes_per_device((state.params, state.frozen)),
+            "optimizer": sharding.bytes_per_device((state.opt_state, state.live)),
             "batch": sum(4 * x.size for x in training.batch.values()) // engine.row_shards,  # int32
         }
         with record_kernel_choices() as attention:
-            compiled = _compile(training.compile, engine.mesh, held)
-        read = sum(task.lengths[side] for side in task.read)
+            compiled, refusal = _compile([training.compile], engine.mesh)
         return Program(
-            compiled=(compiled,),
-            engine="jit" if engine.axis_name is None else "pmap",
-            mesh=engine.mesh,
-            parameters=count_parameters(state.params),
-            active_parameters=count_active(body_config(task.model), state.params),
-            held=held,
+            compiled,
+            refusal,
+            engine.mesh,
+            held,
             flops=training.model_flops(),
-            tokens=training.rows * read,
-            attention=tuple(attention),
-            cache=cache_size(task),
+            tokens=training.rows * sum(task.lengths[side] for side in task.read),
+            facts=_facts(settings, task, state.params)
+            | {"engine": "jit" if engine.axis_name is None else "pmap"}
+            | {"attention": [str(choice) for choice in attention]},
         )
 
 
@@ -182,60 +140,86 @@ def compile_search(settings: Settings, devices: Sequence[jax.Device]) -> Program
 
     Raises:
       UserError: the config's task does not search, or its mesh is impossible on these devices.
-      DoesNotFitError: the devices have too little memory.
     """
     with platform.compiling_for(devices[0]):
         task = build.build_untokenized_task(settings)
         plain = jax.eval_shape(task.init, jax.random.key(0))
         params = jax.eval_shape(functools.partial(convert_weights, settings.decode.weights), plain)
         with errors_of("parallel"):
-            mesh = make_mesh(settings.parallel, devices)
+            mesh = sharding.make_mesh(settings.parallel, devices)
             params = sharding.add_shardings(params, mesh)
         lowered, rows, length = lower_search(settings, task, params, mesh)
         if not lowered:
             raise UserError(f"plan --decode: task {settings.task.name} searches for no outputs")
-        held = {"parameters": bytes_per_device(params)}
+        compiled, refusal = _compile([part.compile for part in lowered], mesh)
         return Program(
-            compiled=tuple(_compile(part.compile, mesh, held) for part in lowered),
-            engine="jit",
-            mesh=mesh,
-            parameters=count_parameters(plain),  # without the scales of converted weights
-            active_parameters=count_active(body_config(task.model), plain),
-            held=held,
+            compiled,
+            refusal,
+            mesh,
+            held={"parameters": sharding.bytes_per_device(params)},
             flops=None,
             tokens=rows * length,
+            # Parameters without the scales of converted weights.
+            facts=_facts(settings, task, plain) | {"engine": "jit", "attention": []},
             loops=length,
-            cache=cache_size(task),
         )
+
+
+def _facts(settings: Settings, task: Task, params: Any) -> dict[str, Any]:
+    return {
+        "dtype": product_dtype(settings.model.dtype).name,
+        "parameters": count_parameters(params),
+        "active_parameters": count_active(body_config(task.model), params),
+        "cache": cache_size(task),
+    }
 
 
 def lower_search(
     settings: Settings, task: Task, params: Any, mesh: Mesh
 ) -> tuple[list[jax.stages.Lowered], int, int]:
-    """Lowers the search of a batch: longest inputs, longest outputs, as `predict` runs it.
+    """Lowers the search of a batch as `predict` runs it: longest inputs, longest outputs; of a
+    language model, prompts of half the context, and the generation after them.
 
     Returns:
       The programs that run one after another, none for a task that does not search; the rows of
       the batch; and the length of the outputs.
     """
-    shards = row_shards(mesh)
+    shards = sharding.row_shards(mesh)
     rows = -(-settings.decode.batch_size // shards) * shards  # the next multiple
-    by_rows = NamedSharding(mesh, ROWS)
+    by_rows = NamedSharding(mesh, sharding.ROWS)
 
-    def tokens(*shape: int) -> jax.ShapeDtypeStruct:
-        return jax.ShapeDtypeStruct((rows, *shape), jnp.int32, sharding=by_rows)
+    def tokens(*shape: int, dtype: Any = jnp.int32) -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct((rows, *shape), dtype, sharding=by_rows)
 
     if isinstance(task, Translation):
-        lowered, length = _lower_translation(settings, task, params, tokens)
-    elif isinstance(task, LanguageModeling):
-        lowered, length = _lower_continuation(settings, task, params, tokens)
-    else:
+        source = settings.data.max_source_length
+        length = source + settings.decode.max_extra_length
+        names = ("source_lengths", "prompt_lengths", "limits", "numbers")
+        arrays = {"source": tokens(source), "prompt": tokens(1)}
+        arrays |= {name: tokens() for name in names}
+        return [task.search.compiled.lower(params, arrays, settings.decode, length)], rows, length
+    if not isinstance(task, LanguageModeling):
         return [], rows, 0
+    continuation: Any = task.token_generator
+    prompt = task.max_length // 2
+    length = min(settings.decode.max_extra_length, task.max_length - prompt)
+    arrays = {"prompt": tokens(prompt), "ended": tokens(dtype=jnp.bool_)}
+    arrays |= {name: tokens() for name in ("lengths", "limits", "numbers", "samples")}
+    method = continuation.search(settings.decode)
+    slots = continuation.num_slots(prompt, settings.decode)
+    begin = functools.partial(continuation.begin, search=method, slots=slots)
+    options = {"seed": 0, "drawn": 0}
+    samples = jax.eval_shape(begin, params, arrays, **options)
+    lowered = [
+        continuation.begin.lower(params, arrays, search=method, slots=slots, **options),
+        continuation.extend.lower(params, samples, search=method, length=length),
+    ]
     return lowered, rows, length
 
 
 def cache_size(task: Task) -> dict[str, int] | None:
-    """Size of one sequence's decoding state, `Program.cache`."""
+    """Size of the decoding state of one sequence of the longest length, its "tokens" and "bytes";
+    None for a model that does not decode."""
     length = max(task.lengths.values())
     measure = getattr(task.model, "state_bytes", None)
     if measure is None:
@@ -246,50 +230,17 @@ def cache_size(task: Task) -> dict[str, int] | None:
         return None
 
 
-def _lower_translation(
-    settings: Settings, task: Translation, params: Any, tokens: Callable[..., Any]
-) -> tuple[list[jax.stages.Lowered], int]:
-    source = settings.data.max_source_length
-    length = source + settings.decode.max_extra_length
-    arrays = {
-        "source": tokens(source),
-        "prompt": tokens(1),
-        **{name: tokens() for name in ("source_lengths", "prompt_lengths", "limits", "numbers")},
-    }
-    return [task.search.compiled.lower(params, arrays, settings.decode, length)], length
-
-
-def _lower_continuation(
-    settings: Settings, task: LanguageModeling, params: Any, tokens: Callable[..., Any]
-) -> tuple[list[jax.stages.Lowered], int]:
-    """Lowers the prefill of prompts of half the context, and the generation after them."""
-    continuation: Any = task.token_generator
-    prompt = task.max_length // 2
-    length = min(settings.decode.max_extra_length, task.max_length - prompt)
-    named = {name: tokens() for name in ("lengths", "limits", "numbers", "samples")}
-    ended = jax.ShapeDtypeStruct(named["limits"].shape, bool, sharding=named["limits"].sharding)
-    arrays = {"prompt": tokens(prompt), "ended": ended} | named
-    method = continuation.search(settings.decode)
-    slots = continuation.num_slots(prompt, settings.decode)
-    begin = functools.partial(continuation.begin, search=method, slots=slots)
-    options = {"seed": 0, "drawn": 0}
-    samples = jax.eval_shape(begin, params, arrays, **options)
-    return [
-        continuation.begin.lower(params, arrays, search=method, slots=slots, **options),
-        continuation.extend.lower(params, samples, search=method, length=length),
-    ], length
-
-
 def search_sizes(settings: Settings, devices: Sequence[jax.Device]) -> SearchSizes:
     """Sizes of a config that limit the meshes to try; `expert` and `sequence` are kept."""
     parallel = settings.parallel
-    undivided = dataclasses.replace(settings, parallel=ParallelConfig(engine="jit"))
-    training = abstract_training(undivided, devices[:1])
+    undivided = dataclasses.replace(settings, parallel=sharding.ParallelConfig(engine="jit"))
+    training = AbstractTraining(undivided, devices[:1])
     state = training.state
+    slices = list(map(sharding.slice_of, devices))
     return SearchSizes(
         devices=len(devices) // (parallel.expert * parallel.sequence),
-        local=[slice_of(device) for device in devices].count(slice_of(devices[0])),
-        state=bytes_per_device((state.params, state.opt_state, state.live)),
+        local=slices.count(slices[0]),
+        state=sharding.bytes_per_device((state.params, state.opt_state, state.live)),
         rows=training.rows // parallel.expert,
         d_model=settings.model.d_model,
         heads=settings.model.key_value_heads,
@@ -299,19 +250,20 @@ def search_sizes(settings: Settings, devices: Sequence[jax.Device]) -> SearchSiz
 def micro_batches(settings: Settings, mesh: Mesh) -> tuple[int, int]:
     """Number of micro-batches in a training step, and rows of each on a device."""
     task = build.build_untokenized_task(settings)
-    shards = row_shards(mesh)
+    shards = sharding.row_shards(mesh)
     count = build.micro_batches(settings, task, shards)
     return count, build.batch_rows(settings, task, shards) // count // shards
 
 
 def _compile(
-    compile_program: Callable[[], jax.stages.Compiled], mesh: Mesh, held: dict[str, int]
-) -> jax.stages.Compiled:
+    programs: Sequence[Callable[[], jax.stages.Compiled]], mesh: Mesh
+) -> tuple[list[jax.stages.Compiled], str]:
+    """`Program.compiled` and `Program.refusal`."""
     try:
-        return compile_program()
+        return [compile_program() for compile_program in programs], ""
     except jax.errors.JaxRuntimeError as error:
         if "RESOURCE_EXHAUSTED" in str(error):
-            raise DoesNotFitError(str(error), mesh, held) from error
+            return [], str(error)
         axes = ", ".join(f"{axis} {size}" for axis, size in mesh.shape.items())
         raise UserError(
             f"plan: the compiler fails on this step with {axes}: {reason_of(error)}; "

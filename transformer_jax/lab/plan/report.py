@@ -57,29 +57,8 @@ TABLE_ROWS = {
 """Rows of the table: title -> function from a report to the cell."""
 
 
-def time_kernel(kernel: KernelCost, accelerator: Accelerator) -> tuple[float, str]:
-    """Seconds of all runs of a kernel in a step, and what takes them.
-
-    That is "compiler" for its estimate (TPUs), otherwise the slowest of "products", "memory" and
-    "integers", a lower bound.
-    """
-    if kernel.is_transfer:
-        return 0.0, "memory"  # the traffic of all kernels has its own bound
-    if kernel.cycles is not None:
-        return kernel.times * kernel.cycles / accelerator.clock, "compiler"
-    limits = {
-        "products": kernel.flops / accelerator.peak(kernel.dtype),
-        "memory": kernel.nbytes / accelerator.bandwidth,
-    }
-    if accelerator.integer_ops:
-        limits["integers"] = kernel.integer_ops / accelerator.integer_ops
-    limit = max(limits, key=limits.__getitem__)
-    return kernel.times * limits[limit], limit
-
-
-def cost_report(program: Program, accelerator: Accelerator, dtype: str) -> dict[str, Any]:
-    """FLOPs, bytes and times of a program compiled for devices of this kind, and of its kernels;
-    `dtype` is that of the model's products."""
+def cost_report(program: Program, accelerator: Accelerator) -> dict[str, Any]:
+    """FLOPs, bytes and times of a program compiled for devices of this kind, and of its kernels."""
     # The other memory spaces of a TPU are on its chip; a GPU's are numbered by the compiler.
     spaces = frozenset([0]) if accelerator.platform == "tpu" else frozenset(range(16))
     kernels: list[KernelCost] = []
@@ -88,67 +67,78 @@ def cost_report(program: Program, accelerator: Accelerator, dtype: str) -> dict[
         entry = parse_module(compiled.as_text() or "")
         kernels += kernel_costs(entry, spaces, program.loops)
         exchanges += collectives(entry, program.mesh, accelerator, program.loops)
-    kernel_seconds = sum(time_kernel(kernel, accelerator)[0] for kernel in kernels)
-    nbytes = sum(kernel.times * kernel.nbytes for kernel in kernels)
-    product_seconds = sum(k.times * k.flops / accelerator.peak(k.dtype) for k in kernels)
-    exchange_seconds = sum(exchange.seconds for exchange in exchanges)
+    groups = [_kernel_row(kernel, accelerator) for kernel in kernels]
+    nbytes = sum(row["bytes"] for row in groups)
+    launched = sum(kernel.times for kernel in kernels if not kernel.is_transfer)
+    times = {
+        "kernels_ms": sum(row["ms"] for row in groups),
+        "memory_ms": 1e3 * nbytes / accelerator.bandwidth,
+        "interconnect_ms": 1e3 * sum(exchange.seconds for exchange in exchanges),
+    }
     # A bound: kernels, memory and links all work at the same time.
-    seconds = max(kernel_seconds, nbytes / accelerator.bandwidth, exchange_seconds)
-    report: dict[str, Any] = {
+    step_ms = max(times.values())
+    times["step_ms"] = step_ms
+    times["products_ms"] = 1e3 * sum(k.times * k.flops / accelerator.peak(k.dtype) for k in kernels)
+    if accelerator.platform == "gpu":
+        times["launches_ms"] = 1e3 * launched * LAUNCH_SECONDS
+    if program.flops:
+        peak = accelerator.peak(program.facts["dtype"])
+        times["at_peak_ms"] = 1e3 * program.flops / program.mesh.size / peak
+    return {
         "flops": {
             "model": program.flops,
-            "program_per_device": sum(kernel.times * kernel.flops for kernel in kernels),
+            "program_per_device": sum(row["flops"] for row in groups),
         },
         "memory_bytes_per_device": nbytes,
-        "interconnect": exchange_groups(exchanges),
-        "step_ms": _ms(seconds),
-        "kernels_ms": _ms(kernel_seconds),
-        "memory_ms": _ms(nbytes / accelerator.bandwidth),
-        "products_ms": _ms(product_seconds),
-        "interconnect_ms": _ms(exchange_seconds),
-        "kernel_groups": kernel_groups(kernels, accelerator),
-        "kernels": sum(kernel.times for kernel in kernels if not kernel.is_transfer),
+        "interconnect": _sums(list(map(_exchange_row, exchanges)), ["kind", "axes"]),
+        **{name: round(milliseconds, 4) for name, milliseconds in times.items()},
+        # Kernels of one shape and one place in the model.
+        "kernel_groups": _sums(groups, ["place", "shape", "limit"]),
+        "kernels": launched,
         "kernels_of_unknown_cost": sum(kernel.times for kernel in kernels if kernel.is_opaque),
-        "tokens_per_s": round(program.tokens / seconds),
-        "mfu": None,
+        "tokens_per_s": round(1e3 * program.tokens / step_ms),
+        "mfu": round(times["at_peak_ms"] / step_ms, 4) if program.flops else None,
     }
-    if accelerator.platform == "gpu":
-        report["launches_ms"] = _ms(report["kernels"] * LAUNCH_SECONDS)
-    if program.flops:
-        peak_seconds = program.flops / program.mesh.size / accelerator.peak(dtype)
-        report["mfu"] = round(peak_seconds / seconds, 4)
-        report["at_peak_ms"] = _ms(peak_seconds)
-    return report
 
 
-def kernel_groups(
-    kernels: Sequence[KernelCost], accelerator: Accelerator
-) -> list[dict[Hashable, Any]]:
-    """Sums of kernels of one shape and one place in the model, the longest first.
+def _kernel_row(kernel: KernelCost, accelerator: Accelerator) -> dict[str, Any]:
+    """All runs of a kernel in a step.
 
-    The place is JAX's and Flax's names, as "jit(train_step)/jvp(Model)/decoder/layer_N/..."; layers
-    that are alike count as one.
+    Its place is JAX's and Flax's names, as "jit(train_step)/jvp(Model)/decoder/layer_N/..."; layers
+    that are alike count as one. Its limit is "compiler" if that estimates the time (TPUs), or else
+    the slowest of "products", "memory" and "integers", a lower bound.
     """
-    rows = []
-    for kernel in kernels:
-        seconds, limit = time_kernel(kernel, accelerator)
-        scopes = kernel.instruction.op_name
-        place = re.sub(r"layer_\d+", "layer_N", scopes) or "made by the compiler"
-        shape = ", ".join(map(str, kernel.instruction.arrays))
-        row = {"place": place, "shape": shape, "limit": limit, "times": kernel.times}
-        row |= {"flops": kernel.times * kernel.flops, "bytes": kernel.times * kernel.nbytes}
-        rows.append(row | {"ms": 1e3 * seconds})
-    return _sums(rows, ["place", "shape", "limit"])
+    limits = {
+        "products": kernel.flops / accelerator.peak(kernel.dtype),
+        "memory": kernel.nbytes / accelerator.bandwidth,
+    }
+    if accelerator.integer_ops:
+        limits["integers"] = kernel.integer_ops / accelerator.integer_ops
+    if kernel.is_transfer:
+        limits = {"memory": 0.0}  # the traffic of all kernels has its own bound
+    elif kernel.cycles is not None:
+        limits = {"compiler": kernel.cycles / accelerator.clock}
+    limit = max(limits, key=limits.__getitem__)
+    scopes = re.sub(r"layer_\d+", "layer_N", kernel.instruction.op_name)
+    return {
+        "place": scopes or "made by the compiler",
+        "shape": ", ".join(map(str, kernel.instruction.arrays)),
+        "limit": limit,
+        "times": kernel.times,
+        "flops": kernel.times * kernel.flops,
+        "bytes": kernel.times * kernel.nbytes,
+        "ms": 1e3 * kernel.times * limits[limit],
+    }
 
 
-def exchange_groups(exchanges: Sequence[Collective]) -> list[dict[Hashable, Any]]:
-    """Sums of exchanges by kind and axes, the longest first."""
-    rows = []
-    for exchange in exchanges:
-        row = {"kind": exchange.kind, "axes": "+".join(exchange.axes), "times": exchange.times}
-        row["bytes_per_device"] = round(exchange.times * exchange.nbytes)
-        rows.append(row | {"ms": 1e3 * exchange.seconds})
-    return _sums(rows, ["kind", "axes"])
+def _exchange_row(exchange: Collective) -> dict[str, Any]:
+    return {
+        "kind": exchange.kind,
+        "axes": "+".join(exchange.axes),
+        "times": exchange.times,
+        "bytes_per_device": round(exchange.times * exchange.nbytes),
+        "ms": 1e3 * exchange.seconds,
+    }
 
 
 def _sums(rows: Sequence[dict[str, Any]], keys: list[str]) -> list[dict[Hashable, Any]]:
@@ -161,45 +151,28 @@ def _sums(rows: Sequence[dict[str, Any]], keys: list[str]) -> list[dict[Hashable
     return sums.sort_values("ms", ascending=False, kind="stable").round(6).to_dict("records")
 
 
-def _ms(seconds: float) -> float:
-    return round(1e3 * seconds, 4)
-
-
 def memory_report(program: Program, accelerator: Accelerator) -> dict[str, Any]:
-    """GiB that a device needs and has, and whether the program fits."""
-    needed = [memory_of(compiled) for compiled in program.compiled]
-    temporaries = max(size for size, _ in needed)
-    peak = max(size for _, size in needed)
+    """GiB that a device needs, has, and has left (negative: missing), and whether the program fits;
+    of one that the compiler refused, as far as its message says."""
+    if program.refusal:
+        used = re.search(r"Used ([\d.]+)([KMGT]) of ([\d.]+)([KMGT])", program.refusal)
+        if not used:
+            return {"fits": False, "reason": " ".join(program.refusal.split())[:500]}
+        units = {"K": 2**10, "M": 2**20, "G": GIB, "T": 2**40}
+        peak = float(used[1]) * units[used[2]]
+        usable = float(used[3]) * units[used[4]]
+        temporaries = max(peak - sum(program.held.values()), 0)
+    else:
+        needed = [memory_of(compiled) for compiled in program.compiled]
+        temporaries = max(size for size, _ in needed)
+        peak = max(size for _, size in needed)
+        usable = usable_bytes(accelerator)
     sizes = program.held | {"temporaries": temporaries, "peak": peak}
-    return _in_gib(sizes, accelerator, usable_bytes(accelerator))
-
-
-def refused_memory_report(
-    message: str, held: dict[str, int], accelerator: Accelerator
-) -> dict[str, Any]:
-    """Memory of a step that the compiler refused, as far as its message says.
-
-    Args:
-      held: bytes on each device, as `Program.held`.
-    """
-    used = re.search(r"Used ([\d.]+)([KMGT]) of ([\d.]+)([KMGT])", message)
-    if not used:
-        return {"fits": False, "reason": " ".join(message.split())[:500]}
-    units = {"K": 2**10, "M": 2**20, "G": GIB, "T": 2**40}
-    peak = float(used[1]) * units[used[2]]
-    usable = float(used[3]) * units[used[4]]
-    sizes = held | {"temporaries": max(peak - sum(held.values()), 0), "peak": peak}
-    return _in_gib(sizes, accelerator, usable) | {"fits": False}
-
-
-def _in_gib(sizes: Mapping[str, float], accelerator: Accelerator, usable: float) -> dict[str, Any]:
-    """Bytes as GiB, beside the memory of a device and what is left of it (negative: missing)."""
-    left = usable - sizes["peak"]
     return {f"{name}_gib": round(size / GIB, 6) for name, size in sizes.items()} | {
         "device_gib": round(accelerator.memory / GIB, 2),
         "usable_gib": round(usable / GIB, 2),
-        "left_gib": round(left / GIB, 3),
-        "fits": left >= 0,
+        "left_gib": round((usable - peak) / GIB, 3),
+        "fits": not program.refusal and usable >= peak,
     }
 
 
@@ -276,8 +249,5 @@ def with_unit(number: float | None) -> str:
 def _aligned(lines: Sequence[Sequence[str]]) -> str:
     """Lines of cells as columns of equal width."""
     widths = [max(map(len, column)) for column in itertools.zip_longest(*lines, fillvalue="")]
-    text = ""
-    for line in lines:
-        cells = [cell.ljust(width) for cell, width in zip(line, widths, strict=False)]
-        text += "  ".join(cells).rstrip() + "\n"
-    return text
+    padded = ("  ".join(map(str.ljust, line, widths)) for line in lines)
+    return "".join(f"{line.rstrip()}\n" for line in padded)

@@ -73,7 +73,8 @@ class Target:
         return f"{self.name}:{'x'.join(map(str, self.shape))}{slices}"
 
     def devices(self) -> list[jax.Device]:
-        """Abstract devices; this process must have been started in `ENVIRONMENT`.
+        """Abstract devices, for which JAX may lower cuDNN's attention from then on; this process
+        must have been started in `ENVIRONMENT`.
 
         Raises:
           UserError: the compiler does not know such devices.
@@ -93,6 +94,7 @@ class Target:
             platform = "cuda"
             name = ""
             more = {"topology": f"1x{shape}", "target_config": _gpu_target_config(self.accelerator)}
+            _allow_cudnn_lowering(self.accelerator.capability)
         try:
             return list(topologies.get_topology_desc(name, platform, **more).devices)
         except (jax.errors.JaxRuntimeError, RuntimeError, NotImplementedError) as error:
@@ -101,11 +103,8 @@ class Target:
             ) from error
 
 
-def allow_cudnn_lowering(device: jax.Device) -> None:
+def _allow_cudnn_lowering(capability: tuple[int, int]) -> None:
     """Lets JAX lower cuDNN's attention for a GPU that is absent; JAX checks the local GPUs."""
-    if device.platform != "gpu":
-        return
-    capability = tuple(map(int, str(device.compute_capability).split(".")))
 
     def version(text: str) -> tuple[int, ...]:
         return tuple(map(int, text.split(".")))
@@ -134,7 +133,15 @@ def parse_target(text: str, slices: int = 1) -> Target:
         raise UserError(f"--device={text}: give the number of devices, as {name}:{example}")
     shape = tuple(map(int, size.split("x")))
     if is_gpu:
-        return _gpus(name, shape, slices, text)
+        if slices > 1:
+            hosts = f"{name}:{slices}x{shape[-1]}"
+            raise UserError(f"--slices is for TPUs; for GPUs write hosts: {hosts}")
+        if len(shape) > 2 or shape[-1] > MAX_GPUS_PER_HOST or math.prod(shape) > MAX_DEVICES:
+            raise UserError(
+                f"--device={text}: GPUs are {name}:GPUS or {name}:HOSTSxGPUS, with at most "
+                f"{MAX_GPUS_PER_HOST} GPUs a host and {MAX_DEVICES} in all"
+            )
+        return Target(name, shape if len(shape) == 2 else (1, *shape))
     reason = _slice_error(name, shape)
     if reason:
         raise UserError(f"--device={text}: there is no such slice of {name}: {reason}")
@@ -155,17 +162,6 @@ def require_compiler(target: Target) -> None:
         raise UserError(
             f"plan: the compiler for {target.name} is not installed: {install_hint(extra)}"
         )
-
-
-def _gpus(name: str, shape: tuple[int, ...], slices: int, text: str) -> Target:
-    if slices > 1:
-        raise UserError(f"--slices is for TPUs; for GPUs write hosts: {name}:{slices}x{shape[-1]}")
-    if len(shape) > 2 or shape[-1] > MAX_GPUS_PER_HOST or math.prod(shape) > MAX_DEVICES:
-        raise UserError(
-            f"--device={text}: GPUs are {name}:GPUS or {name}:HOSTSxGPUS, with at most "
-            f"{MAX_GPUS_PER_HOST} GPUs a host and {MAX_DEVICES} in all"
-        )
-    return Target(name, shape if len(shape) == 2 else (1, *shape))
 
 
 def _slice_error(name: str, shape: tuple[int, ...]) -> str | None:

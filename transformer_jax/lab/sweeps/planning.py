@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from transformer_jax.buckets.bucket import NotInBucketError
-from transformer_jax.lab.plan.program import abstract_training, memory_of
+from transformer_jax.lab.plan.program import AbstractTraining, memory_of
 from transformer_jax.lab.plan.report import with_unit
 from transformer_jax.lab.plan.target import GIB
 from transformer_jax.lab.report import aligned, shown_name
@@ -130,7 +130,7 @@ def plan_sweep(
 
 
 def _plan_row(sweep: Sweep, name: str, settings: Settings, folder: Path | None) -> RowCost:
-    training = abstract_training(settings)
+    training = AbstractTraining(settings)
     _, memory = memory_of(training.compile())
     task = training.task
     state = training.state

@@ -10,7 +10,7 @@ import numpy as np
 from transformer_jax.errors import UserError
 from transformer_jax.inference.model_inputs import ModelInputs
 from transformer_jax.lab.analysis.activations import collect
-from transformer_jax.lab.analysis.pages import asset, pack_floats, page
+from transformer_jax.lab.analysis.pages import pack_floats, page
 from transformer_jax.lab.analysis.walk.layer_steps import embedding_steps, layer_steps, norm_step
 from transformer_jax.lab.analysis.walk.prediction_steps import decoding_steps, prediction_steps
 from transformer_jax.lab.analysis.walk.step import Axis, Trace, Walk, WalkStep, parse_formula
@@ -23,8 +23,10 @@ _CUTS = ((64, 11), (32, 11), (24, 10), (16, 8), (10, 6), (5, 4))
 """Largest number of tokens, and of other entries, that a page shows along an axis. The first pair
 that keeps the page within `BUDGET` is used."""
 _WHOLE = ("head", "layer", "candidate", "number")  # axes that are never cut
-STYLES = ("theme.css", "walk.css")
-SCRIPTS = ("packed.js", "document.js", "colours.js", "walk_table.js", "diagram.js", "walk.js")
+ASSETS = (
+    *("theme.css", "walk.css", "walk.html", "packed.js", "document.js", "colours.js"),
+    *("walk_table.js", "diagram.js", "walk.js"),
+)
 
 _TITLES = {
     **dict.fromkeys(("tokens", "ids", "embedding", "embedding_scale"), "Embedding"),
@@ -84,8 +86,6 @@ def walk_page(walk: Walk, title: str, command: str = "") -> str:
 
     Large arrays are cut; `command` is as of `attention_page`.
     """
-    styles = list(map(asset, STYLES))
-    scripts = list(map(asset, SCRIPTS))
     document = ""
     for tokens, others in _CUTS:  # the last one stays, even if its page is larger
         data = {
@@ -95,7 +95,7 @@ def walk_page(walk: Walk, title: str, command: str = "") -> str:
             "diagram": diagram(walk.steps),
             "steps": [_step(step, tokens, others) for step in walk.steps],
         }
-        document = page(title, asset("walk.html"), styles, scripts, data)
+        document = page(title, ASSETS, data)
         if len(document) <= BUDGET:  # ASCII, except a few characters of the assets
             break
     return document
@@ -107,18 +107,10 @@ def _step(step: WalkStep, tokens: int, others: int) -> dict[str, Any]:
         _shown(step.values, i, axis, tokens if axis.labels else others)
         for i, axis in enumerate(step.axes)
     ]
-    return {
-        "kind": step.kind,
-        "group": list(step.group),
-        "title": step.title,
+    as_they_are = ("kind", "group", "title", "section", "file", "function", "explanation")
+    return {name: getattr(step, name) for name in (*as_they_are, "shape", "example")} | {
         "formula": parse_formula(step.formula),
         "spoken": step.formula,
-        "section": step.section,
-        "file": step.file,
-        "function": step.function,
-        "explanation": step.explanation,
-        "shape": step.shape,
-        "example": list(step.example),
         "axes": [
             {
                 "name": axis.name,
@@ -138,8 +130,7 @@ def _shown(values: np.ndarray, number: int, axis: Axis, most: int) -> Sequence[i
     if axis.name in _WHOLE or size <= most:
         return range(size)
     if axis.name == "vocabulary entry":
-        other_axes = tuple(i for i in range(values.ndim) if i != number)
-        highest = values.max(axis=other_axes)
+        highest = values.max(axis=0)  # of all tokens
         return np.argsort(-highest, kind="stable")[: most // 4].tolist()
     return range(most)
 

@@ -16,15 +16,7 @@ from jaxtyping import Float
 from scipy.special import softmax
 
 from transformer_jax.lab.analysis.walk.kinds import NORMS, POSITIONS, RESIDUALS, inner_layer
-from transformer_jax.lab.analysis.walk.step import (
-    Part,
-    Trace,
-    WalkStep,
-    number,
-    percent,
-    quoted,
-    step,
-)
+from transformer_jax.lab.analysis.walk.step import Part, Trace, WalkStep, number, quoted, step
 from transformer_jax.models.encoder_decoder import EncoderDecoder
 from transformer_jax.models.encoder_only import token_types
 from transformer_jax.nn.attention import MultiHeadAttention
@@ -66,12 +58,11 @@ class AttentionPart(Part):
 
     def logits_step(self, kind: str, values: Float[np.ndarray, "H T S"], **words: Any) -> WalkStep:
         """A step of logits or weights; words "query", "key" (tokens) and "result" are added."""
-        queries = self.trace.tokens(self.stack, "query")
-        keys = self.trace.tokens(self.source, "key")
+        trace = self.trace
+        axes = ("head", trace.tokens(self.stack, "query"), trace.tokens(self.source, "key"))
         example = (0, self.index, self.key)
-        words |= {"query": self.token, "key": self.trace.token(self.source, self.key)}
+        words |= {"query": self.token, "key": trace.token(self.source, self.key)}
         words["result"] = values[example]
-        axes = ("head", queries, keys)
         return step(kind, self.group, values, axes, example, **words)
 
 
@@ -93,14 +84,34 @@ def attention_steps(at: AttentionPart) -> Iterator[WalkStep]:
         logits = logits + bias
         encoding = encoding_class(c)
         code = encoding.bias if encoding.has("bias") else encoding.logit_bias
-        words = {"at_query": at.index, "at_key": at.key, "bias": bias[shown], "code": code}
-        yield at.logits_step("bias", logits, **words)
+        places = {"at_query": at.index, "at_key": at.key}
+        yield at.logits_step("bias", logits, bias=bias[shown], code=code, **places)
     if c.logit_cap is not None:
         logits = c.logit_cap * np.tanh(logits / c.logit_cap)
         yield at.logits_step("cap", logits, cap=c.logit_cap)
     mask = _mask_step(at, logits)
     yield mask
-    yield from _sum_steps(at, mask.values)
+
+    weights = at.value("weights")
+    difference = np.abs(softmax(mask.values, axis=-1) - weights).max()
+    caution = ""
+    if difference > 1e-4:  # more than float32 rounds
+        caution = (
+            f" These are the model's own weights. They differ from the softmax of the logits shown "
+            f"by up to {number(difference)}: the model computes in lower precision, or is patched."
+        )
+    yield at.logits_step("softmax", weights, share=f"{weights[shown]:.1%}", difference=caution)
+
+    heads = at.value("heads")
+    count, _, size = heads.shape
+    words: dict[str, Any] = {"token": at.token, "result": heads[shown[:2]], "more": ""}
+    if not at.is_cross and encoding_class(c).has("extra_values"):
+        words["more"] = " Relative positions add weighted vectors, one for each distance."
+        words["formula"] = "head = softmax((Q K^T)/√(d_k) + B) V + R"
+    axes = ("head", at.trace.tokens(at.stack), "feature")
+    yield step("heads", at.group, heads, axes, shown[:2], **words)
+    y = at.trace.values[at.path]
+    yield at.step("output", y, heads=count, size=size, total=count * size)
 
 
 def _projection_step(at: AttentionPart, kind: str) -> WalkStep:
@@ -113,6 +124,7 @@ def _projection_step(at: AttentionPart, kind: str) -> WalkStep:
     if at.is_cross:
         code = MultiHeadAttention.queries if is_query else MultiHeadAttention.keys_values
     words = {
+        "matrix": f"W^{kind[0].upper()}",
         "read": "the encoder's output for" if at.is_cross and not is_query else "the vector of",
         "token": at.trace.token(stack, index),
         "size": x.shape[2],
@@ -166,47 +178,13 @@ def _mask_step(at: AttentionPart, logits: Float[np.ndarray, "H T S"]) -> WalkSte
     return at.logits_step("mask", np.where(hidden, -np.inf, logits), **words)
 
 
-def _sum_steps(at: AttentionPart, logits: np.ndarray) -> Iterator[WalkStep]:
-    weights = at.value("weights")
-    heads = at.value("heads")
-    difference = np.abs(softmax(logits, axis=-1) - weights).max()
-    caution = ""
-    if difference > 1e-4:  # more than float32 rounds
-        caution = (
-            f" These are the model's own weights. They differ from the softmax of the logits shown "
-            f"by up to {number(difference)}: the model computes in lower precision, or is patched."
-        )
-    share = percent(weights[0, at.index, at.key])
-    words: dict[str, Any] = {"share": share, "difference": caution}
-    yield at.logits_step("softmax", weights, **words)
-
-    example = (0, at.index)
-    words = {"token": at.token, "result": heads[example], "more": ""}
-    if not at.is_cross and encoding_class(at.config).has("extra_values"):
-        words["more"] = " Relative positions add weighted vectors, one for each distance."
-        words["formula"] = "head = softmax((Q K^T)/√(d_k) + B) V + R"
-    axes = ("head", at.trace.tokens(at.stack), "feature")
-    yield step("heads", at.group, heads, axes, example, **words)
-
-    count, _, size = heads.shape
-    words = {"heads": count, "size": size, "total": count * size}
-    yield at.step("output", at.trace.values[at.path], **words)
-
-
-_TITLES = {
-    "self_attention": "self-attention",
-    "cross_attention": "cross-attention",
-    "feed_forward": "feed-forward",
-}
-
-
 def layer_steps(trace: Trace, stack: str, index: int) -> Iterator[WalkStep]:
     """Steps of all sublayers of a layer."""
     stream = f"{stack}.layer_{index - 1}" if index else f"{stack}.input"
-    for name, title in _TITLES.items():
+    for name in ("self_attention", "cross_attention", "feed_forward"):
         path = f"{stack}.layer_{index}.{name}"
         if path in trace.values:
-            part = trace.part(stack, f"layer {index}", title)
+            part = trace.part(stack, f"layer {index}", name.replace("_", "-"))
             yield from _sublayer_steps(part, index, name, trace.values[stream])
             stream = f"{path}_residual"
 
@@ -242,10 +220,9 @@ def _sublayer_steps(part: Part, layer: int, name: str, stream: np.ndarray) -> It
         yield norm_step(part, "norm_after", values[path], y)
     elif c.norm_placement == "post":
         total = stream + y  # `after` is its norm
-    formula, section = RESIDUALS[c.norm_placement]
-    words: dict[str, Any] = {"formula": formula, "section": section}
-    words |= {"stream": stream[part.index], "addend": addend, "added": y[part.index]}
-    yield part.step("residual", total, **words)
+    words: dict[str, Any] = {"addend": addend, "added": y[part.index]}
+    words["formula"], words["section"] = RESIDUALS[c.norm_placement]
+    yield part.step("residual", total, stream=stream[part.index], **words)
     if c.norm_placement == "post":
         yield norm_step(part, "norm_after", total, after)
 
@@ -254,17 +231,13 @@ def norm_step(part: Part, kind: str, x: np.ndarray, y: np.ndarray) -> WalkStep:
     """Step of a norm of x, whose result is y."""
     c = part.trace.config
     at = x[part.index]
-    is_centred = c.norm in ("layer", "layer_unbiased")
-    before = f"have the root mean square {number(np.sqrt(np.square(at).mean()))}"
-    if is_centred:
-        deviation = np.sqrt(np.square(at - at.mean()).mean())
-        before = f"have mean {number(at.mean())} and standard deviation {number(deviation)}"
-    formula, section = NORMS.get(c.norm, (None, None))
-    code = type(make_norm(c)).__call__
-    words: dict[str, Any] = {"formula": formula, "section": section, "code": code}
-    words["before"] = before
-    words["shifted"] = " and shifted" * (c.norm == "layer")
-    return part.step(kind, y, **words)
+    words: dict[str, Any] = {"shifted": " and shifted" * (c.norm == "layer")}
+    words["before"] = f"have the root mean square {number(np.sqrt(np.square(at).mean()))}"
+    if c.norm in ("layer", "layer_unbiased"):
+        centre = f"have mean {number(at.mean())}"
+        words["before"] = f"{centre} and standard deviation {number(at.std())}"
+    words["formula"], words["section"] = NORMS.get(c.norm, (None, None))
+    return part.step(kind, y, code=type(make_norm(c)).__call__, **words)
 
 
 def _feed_forward_steps(part: Part, path: str) -> Iterator[WalkStep]:
@@ -272,18 +245,10 @@ def _feed_forward_steps(part: Part, path: str) -> Iterator[WalkStep]:
     hidden = part.trace.values[f"{path}.hidden"]
     neurons = hidden[part.index]
     largest = int(np.abs(neurons).argmax())
-    formula, section = inner_layer(c)
-    yield part.step(
-        "hidden",
-        hidden,
-        axis="neuron",
-        entry=largest,
-        formula=formula,
-        section=section,
-        active=int((neurons > 0).sum()),
-        neuron=largest,
-        largest=neurons[largest],
-    )
+    words: dict[str, Any] = {"active": int((neurons > 0).sum())}
+    words |= {"neuron": largest, "largest": neurons[largest]}
+    words["formula"], words["section"] = inner_layer(c)
+    yield part.step("hidden", hidden, "neuron", largest, **words)
     outer_formula = None if c.feed_forward_bias else "FFN(x) = h W_2"
     y = part.trace.values[path]
     yield part.step("feed_forward", y, neurons=len(neurons), formula=outer_formula)
@@ -293,8 +258,18 @@ def embedding_steps(trace: Trace, stack: str) -> Iterator[WalkStep]:
     """Steps from a stack's text to the input of its first layer."""
     c = trace.config
     part = trace.part(stack, "embedding")
-    ids = np.array(trace.reading.tokens[stack])
-    yield from _token_steps(part, ids)
+    index = part.index
+    reading = trace.reading
+    texts = reading.texts
+    text = texts.get("source" if stack == "encoder" else "target", texts.get("text"))
+    subject = "The text" if text is None else quoted(text)
+    if stack == "decoder" and "encoder" in reading.tokens:
+        subject += ", shifted right after a start token,"
+    ids = np.array(reading.tokens[stack])
+    count = len(ids)
+    axes = [trace.tokens(stack)]
+    yield step("tokens", part.group, np.arange(count), axes, subject=subject, count=count)
+    yield step("ids", part.group, ids, axes, (index,), token=part.token, id=ids[index])
 
     # Positions of a stack, or of a model with one stack.
     place = {"encoder": "source_positions", "decoder": "target_positions"}[stack]
@@ -302,7 +277,7 @@ def embedding_steps(trace: Trace, stack: str) -> Iterator[WalkStep]:
         place = "input.positions"
     embedded = trace.values[f"{place}.input"]
     scale = math.sqrt(c.d_model) if c.scale_embeddings else 1.0
-    yield part.step("embedding", embedded / scale, id=ids[part.index])
+    yield part.step("embedding", embedded / scale, id=ids[index])
     if c.scale_embeddings:
         yield part.step("embedding_scale", embedded, scale=f"{scale:.4g}")
 
@@ -313,35 +288,12 @@ def embedding_steps(trace: Trace, stack: str) -> Iterator[WalkStep]:
         formula = POSITIONS.get(encoding.__name__)
         yield part.step("positions", x - embedded, formula=formula, code=code)
         yield part.step("embedded", x, code=code)
-    yield from _type_and_norm_steps(part, x)
-
-
-def _token_steps(part: Part, ids: np.ndarray) -> Iterator[WalkStep]:
-    reading = part.trace.reading
-    tokens = part.trace.tokens(part.stack)
-    name = "source" if part.stack == "encoder" else "target"
-    text = reading.texts.get(name, reading.texts.get("text"))
-    subject = "The text" if text is None else quoted(text)
-    if part.stack == "decoder" and "encoder" in reading.tokens:
-        subject += ", shifted right after a start token,"
-    count = len(ids)
-    yield step("tokens", part.group, np.arange(count), [tokens], subject=subject, count=count)
-    index = part.index
-    words = {"token": part.token, "id": ids[index]}
-    yield step("ids", part.group, ids, [tokens], (index,), **words)
-
-
-def _type_and_norm_steps(part: Part, x: np.ndarray) -> Iterator[WalkStep]:
-    """Steps of BERT's token types and of the norm before the first layer, if the model has them."""
-    trace = part.trace
-    c = trace.config
     if "token_types" in trace.params.get("input", {}):
-        tokens, positions = trace.reading.inputs[:2]
+        tokens, positions = reading.inputs[:2]
         batch = token_types(jnp.asarray(tokens), jnp.asarray(positions), c.separator_id)
-        types = np.minimum(np.asarray(batch)[0, : len(x)], c.num_token_types - 1)
+        types = np.minimum(np.asarray(batch)[0, :count], c.num_token_types - 1)
         x = x + np.asarray(trace.params["input"]["token_types"])[types]
-        yield part.step("token_types", x, type=types[part.index])
+        yield part.step("token_types", x, type=types[index])
     if c.embedding_norm:
-        has_two_stacks = "input.positions" not in trace.values
-        code = EncoderDecoder.encode if has_two_stacks else None
-        yield part.step("embedding_norm", trace.values[f"{part.stack}.input"], code=code)
+        norm_code = None if "input.positions" in trace.values else EncoderDecoder.encode
+        yield part.step("embedding_norm", trace.values[f"{stack}.input"], code=norm_code)

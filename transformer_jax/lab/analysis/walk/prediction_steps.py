@@ -16,15 +16,7 @@ from scipy.special import softmax
 
 from transformer_jax.inference.batches import unpad
 from transformer_jax.lab.analysis.activations import LOGITS, keep_activations
-from transformer_jax.lab.analysis.walk.step import (
-    Axis,
-    Part,
-    Trace,
-    WalkStep,
-    percent,
-    quoted,
-    step,
-)
+from transformer_jax.lab.analysis.walk.step import Axis, Part, Trace, WalkStep, quoted, step
 from transformer_jax.models import apply_method, apply_model
 from transformer_jax.models.classifier import TextClassifier, TokenClassifier
 from transformer_jax.nn.attention import MultiHeadAttention
@@ -54,8 +46,11 @@ def prediction_steps(trace: Trace) -> Iterator[WalkStep]:
             yield _table(trace, "classes", (*group, f"token {i}"), row, place, code=code)
         return
     part = dataclasses.replace(trace.part(stack), group=group)
-    if "prediction_head" in trace.params:
-        yield _head_step(part)
+    if "prediction_head" in trace.params:  # BERT's, between the last layer and the embeddings
+        program = jax.jit(lambda p, x: apply_model(trace.model, p, *x, method="unprojected").x)
+        features = np.asarray(hosts.to_host(program(trace.params, trace.reading.inputs)))
+        head = features[0, : len(ids)]  # without padding
+        yield part.step("prediction_head", head, activation=trace.config.activation)
     yield _logits_step(part)
     if stack == "decoder":
         yield _table(trace, "next", group, logits[-1], f"after {trace.token(stack, len(ids) - 1)}")
@@ -87,20 +82,9 @@ def _table(
     names = tuple(trace.name_of(int(i)) for i in best)
     values = np.stack([logits[best], probabilities[best]], axis=1)
     axes = (Axis("candidate", names), Axis("number", ("logit", "probability")))
-    share = percent(probabilities[best[0]])
-    words = {"count": len(logits), "best": quoted(names[0]), "share": share}
-    words |= {"place": place, "more": more}
-    return step(kind, group, values, axes, (0, 1), code=code, **words)
-
-
-def _head_step(part: Part) -> WalkStep:
-    """BERT's prediction head, between the last layer and the embedding matrix."""
-    trace = part.trace
-    program = jax.jit(lambda p, x: apply_model(trace.model, p, *x, method="unprojected").x)
-    rows = np.asarray(hosts.to_host(program(trace.params, trace.reading.inputs)))
-    # Without padding, which `collect` has removed from the other activations.
-    features = rows[0, : len(trace.values[part.stack])]
-    return part.step("prediction_head", features, activation=trace.config.activation)
+    words = {"count": len(logits), "best": quoted(names[0]), "place": place, "more": more}
+    share = f"{probabilities[best[0]]:.1%}"
+    return step(kind, group, values, axes, (0, 1), code=code, share=share, **words)
 
 
 def _logits_step(part: Part) -> WalkStep:
@@ -117,16 +101,10 @@ def _logits_step(part: Part) -> WalkStep:
         formula = f"k tanh(({formula})/k)"
     best = int(logits[part.index].argmax())
     matrix = "rows of the embedding matrix E again" if tied else "rows of an output matrix U"
-    return part.step(
-        "logits",
-        logits,
-        formula=f"z = {formula}",
-        axis=Axis("vocabulary entry", tuple(map(trace.name_of, range(logits.shape[1])))),
-        entry=best,
-        matrix=matrix,
-        highest=logits[part.index, best],
-        best=quoted(trace.name_of(best)),
-    )
+    words: dict[str, Any] = {"formula": f"z = {formula}", "matrix": matrix}
+    words |= {"highest": logits[part.index, best], "best": quoted(trace.name_of(best))}
+    axis = Axis("vocabulary entry", tuple(map(trace.name_of, range(logits.shape[1]))))
+    return part.step("logits", logits, axis, best, **words)
 
 
 def decoding_steps(trace: Trace) -> Iterator[WalkStep]:
@@ -201,8 +179,7 @@ def _cache_step(
     empty = [f"slot {i}" for i in range(length, slots)]
     labels = (*trace.reading.pieces["decoder"][:length], *empty)
     words: dict[str, Any] = {"token": trace.token("decoder", index), "index": index}
-    words["length"] = length
-    words |= {"heads": heads, "slots": slots, "size": size}
+    words |= {"length": length, "heads": heads, "slots": slots, "size": size}
     words |= {"layers": len(layers), "layer": layers[0]}
     axes = ("head", Axis("slot", labels), "feature")
     return step("cache", group, keys, axes, (0, index), **words)
@@ -215,7 +192,7 @@ def _weights_step(
     key = int(weights[-1, 0].argmax())
     labels = tuple(trace.reading.pieces[stack][: weights.shape[2]])
     words: dict[str, Any] = {"token": trace.token("decoder", index), "length": index + 1}
-    words |= {"share": percent(weights[-1, 0, key]), "key": trace.token(stack, key)}
+    words |= {"share": f"{weights[-1, 0, key]:.1%}", "key": trace.token(stack, key)}
     axes = ("layer", "head", Axis("key", labels))
     return step(kind, group, weights, axes, (len(weights) - 1, 0, key), **words)
 
