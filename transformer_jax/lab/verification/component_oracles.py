@@ -301,11 +301,7 @@ def continued(subject: Subject) -> Comparison:
         resumed = train(config, parts, progress=False)
         records = [_recorded(path) for path in (parts, whole)]
     comparison = compare_trees(resumed.params, uninterrupted.params, BITS)
-    differ = [
-        key
-        for key in records[0].keys() | records[1].keys()
-        if records[0].get(key) != records[1].get(key)
-    ]
+    differ = [key for key, _ in records[0].items() ^ records[1].items()]
     if comparison.is_equal and differ:
         step, split, name = min(differ)
         return Comparison(np.inf, np.inf, f"in the records: {split}/{name} at step {step}", BITS)

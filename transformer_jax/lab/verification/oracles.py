@@ -21,12 +21,7 @@ import numpy as np
 
 from transformer_jax.checkpoints.step_folder import named_leaves
 from transformer_jax.lab.child_process import child_process, describe_end, end_with_parent
-from transformer_jax.lab.verification import (
-    component_oracles,
-    forward_oracles,
-    stored_oracles,
-    training_oracles,
-)
+from transformer_jax.lab.verification import component_oracles, forward_oracles, training_oracles
 from transformer_jax.lab.verification.outcomes import Comparison, compare_trees, run_oracle
 from transformer_jax.lab.verification.subject import Subject
 from transformer_jax.nn.parameters import PARAMETERS
@@ -61,9 +56,9 @@ ORACLES: Mapping[str, Oracle] = {
     "built again = the same": training_oracles.repeated,
     "resumed = uninterrupted": training_oracles.resumed,
     "seeds together = apart": training_oracles.seeds,
-    "exported = imported": stored_oracles.exported,
+    "exported = imported": training_oracles.exported,
     **DEVICE_ORACLES,
-    "data read again = the same": stored_oracles.data,
+    "data read again = the same": training_oracles.data,
     "predictions: alone = together": component_oracles.predicted,
     "loss of states = of logits": component_oracles.lost,
     "tokenizer: text = text": component_oracles.tokenized,

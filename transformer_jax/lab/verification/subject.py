@@ -276,7 +276,7 @@ class Subject:
     @functools.cached_property
     def gradients(self) -> Any:
         """Loss sums and gradients of the first step on one device, without dropout."""
-        return first_gradients(self, self.engine)
+        return self.first_gradients(self.engine)
 
     @functools.cached_property
     def rounding(self) -> Comparison:
@@ -288,7 +288,46 @@ class Subject:
     @functools.cached_property
     def drawn_gradients(self) -> Any:
         """The same, with what the step draws."""
-        return first_gradients(self, self.engine, draws=True)
+        return self.first_gradients(self.engine, draws=True)
+
+    def first_gradients(self, engine: Engine, *, draws: bool = False) -> dict[str, Any]:
+        """Loss sums and gradients of the first training step, traced and compiled again.
+
+        The step is that of training, with the gradients in place of the new parameters; unless it
+        `draws`, without dropout.
+        """
+        task: Any = self.task if draws else _WithoutKey(self.task)
+        compute_update = build.build_update(self.settings, task, engine)
+
+        def step(state: TrainState, batch: Any) -> Any:
+            update = compute_update(state, batch)
+            return state.replace(params=update.grads), update.sums
+
+        state, sums = self.compile_step(engine, step)(self.state, [self.batch])
+        return {"sums": sums, "gradients": state.params}
+
+    def compile_step(
+        self, engine: Engine, step: Callable[..., Any]
+    ) -> Callable[[TrainState, Sequence[Any]], tuple[TrainState, Any]]:
+        """Compiles a step for batches of the subject.
+
+        Returns:
+          A function (state, batches) -> (the state after them, the results of the last), on the
+          host.
+        """
+        _, _, init_state = build.build_training(self.settings, self.task, engine)
+        abstract = build.abstract_state(self.settings, init_state, engine.mesh)
+        compiled = engine.compile(step, abstract, batch_shapes(self.task.lengths, ROWS))
+
+        def run(state: TrainState, batches: Sequence[Any]) -> tuple[TrainState, Any]:
+            shardings = jax.tree.map(lambda leaf: leaf.sharding, abstract)
+            placed = engine.from_portable(jax.device_put(state, shardings))
+            for batch in batches:
+                placed, sums = compiled(placed, batch)
+            ran: tuple[TrainState, Any] = jax.device_get((engine.to_portable(placed), sums))
+            return ran
+
+        return run
 
 
 class _WithoutKey:
@@ -304,43 +343,3 @@ class _WithoutKey:
     def loss(self, params: Any, batch: Any, rng: Any, frozen: Any) -> Any:
         """The loss of evaluation."""
         return self._task.loss(params, batch, None, frozen)
-
-
-def first_gradients(subject: Subject, engine: Engine, *, draws: bool = False) -> dict[str, Any]:
-    """Loss sums and gradients of the first training step, traced and compiled again.
-
-    The step is that of training, with the gradients in place of the new parameters; unless it
-    `draws`, without dropout.
-    """
-    task: Any = subject.task if draws else _WithoutKey(subject.task)
-    compute_update = build.build_update(subject.settings, task, engine)
-
-    def step(state: TrainState, batch: Any) -> Any:
-        update = compute_update(state, batch)
-        return state.replace(params=update.grads), update.sums
-
-    state, sums = compile_step(subject, engine, step)(subject.state, [subject.batch])
-    return {"sums": sums, "gradients": state.params}
-
-
-def compile_step(
-    subject: Subject, engine: Engine, step: Callable[..., Any]
-) -> Callable[[TrainState, Sequence[Any]], tuple[TrainState, Any]]:
-    """Compiles a step for batches of the subject.
-
-    Returns:
-      A function (state, batches) -> (the state after them, the results of the last), on the host.
-    """
-    _, _, init_state = build.build_training(subject.settings, subject.task, engine)
-    abstract = build.abstract_state(subject.settings, init_state, engine.mesh)
-    compiled = engine.compile(step, abstract, batch_shapes(subject.task.lengths, ROWS))
-
-    def run(state: TrainState, batches: Sequence[Any]) -> tuple[TrainState, Any]:
-        shardings = jax.tree.map(lambda leaf: leaf.sharding, abstract)
-        placed = engine.from_portable(jax.device_put(state, shardings))
-        for batch in batches:
-            placed, sums = compiled(placed, batch)
-        ran: tuple[TrainState, Any] = jax.device_get((engine.to_portable(placed), sums))
-        return ran
-
-    return run
