@@ -26,7 +26,7 @@ from transformer_jax.lab.child_process import child_process, describe_end, end_w
 from transformer_jax.lab.evidence.comparison import run_digests
 from transformer_jax.lab.evidence.fingerprints import row_fingerprints
 from transformer_jax.lab.evidence.verdicts import digest_of
-from transformer_jax.lab.night.proposals import rule_of
+from transformer_jax.lab.night.definition import rule_of
 from transformer_jax.lab.sweeps.definition import Sweep
 from transformer_jax.lab.sweeps.results import seed_folders
 from transformer_jax.lab.sweeps.row_training import RowSpec, train_rows
@@ -188,7 +188,7 @@ def evaluate(
     Returns:
       "values", NaN where a workdir is empty or parameters are not finite; None of a test split that
       does not exist, or has the examples of the validation split. "digests" by rule of what all
-      rows of a night share (`proposals.RULES`).
+      rows of a night share (`definition.RULES`).
     """
     values = [math.nan] * len(workdirs)
     digests: dict[str, str] = {}
