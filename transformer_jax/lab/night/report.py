@@ -101,7 +101,6 @@ def night_report(night: OpenNight) -> Report:
     return Report(
         title=night.night.question or Path(night.folder).absolute().name,
         values=values,
-        tests=(),
         statements={f"{end['name']}: {end['why']}": end["verdict"] for end in ends},
         tables=tables,
         record=record,
