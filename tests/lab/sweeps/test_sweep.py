@@ -282,7 +282,7 @@ def test_a_picture_that_fails_leaves_the_tables(tmp_path, monkeypatch, caplog):
     def draw(rows, base):
         raise ValueError("no such glyph")
 
-    monkeypatch.setattr("transformer_jax.lab.sweeps.tables.draw_sweep", draw)
+    monkeypatch.setattr("transformer_jax.lab.pictures.draw_sweep", draw)
     write_tables([Row("a", {"loss": [1.0]}, 1, 1.0, 1.0)], tmp_path)
     names = ["table.csv", "table.md", "table.tex", "table.txt"]
     assert sorted(path.name for path in tmp_path.iterdir()) == names
