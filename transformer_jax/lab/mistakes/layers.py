@@ -10,15 +10,7 @@ import numpy as np
 
 from transformer_jax.errors import UserError
 from transformer_jax.lab.mistakes import engine
-from transformer_jax.lab.mistakes.engine import (
-    SECONDS,
-    Answer,
-    RejectedError,
-    Subject,
-    Trial,
-    difference,
-    laid_out,
-)
+from transformer_jax.lab.mistakes.engine import SECONDS, Answer, Subject, Trial
 
 BATCH, HEADS, TIME = 3, 2, 7
 LENGTHS = np.array([7, 4, 2])
@@ -165,11 +157,11 @@ def check_positions(
     x = rng.normal(size=(BATCH if adds else 1, TIME, width)) * adds
     layout = Trial("", sizes | {"x": x}, partial(with_positions, x))
     readings = {"": {}, ", scaled by sqrt(features)": {"power": 0.5}} if adds else {"": {}}
-    layouts = laid_out("btf", ["btf", "tbf", "tf"], layout)
+    layouts = engine.laid_out("btf", ["btf", "tbf", "tf"], layout)
     trials = {"positions": subject.trials(layouts, readings)}
     x = rng.normal(size=(BATCH, HEADS, TIME, width))
     layout = Trial("", {"x": x}, partial(rotated, x))
-    layouts = laid_out("bhtd", ["bhtd", "bthd", "btd", "td"], layout)
+    layouts = engine.laid_out("bhtd", ["bhtd", "bthd", "btd", "td"], layout)
     readings = {", rotary, halves": {}, ", rotary, neighbours": {"neighbours": True}}
     trials["rotary"] = subject.trials(layouts * adds, readings)
     parts = [about for about in trials if trials[about]] or ["positions"]
@@ -188,7 +180,7 @@ def check_positions(
             rows = np.moveaxis(array, array.shape.index(max_length), 0).reshape(max_length, -1)
             num_apart = len(np.unique(rows.round(6), axis=0))
             reason = f"only {num_apart} differ" * (num_apart < max_length)
-    except RejectedError as error:
+    except engine.RejectedError as error:
         reason = error.reason
     evidence = f"for {max_length} positions {reason}"
     short = engine.judged("check_positions", answer.layout, "table_short", evidence)
@@ -321,7 +313,7 @@ def _check_dropout(subject: Subject, fn: Any) -> Answer:
         outputs.append(subject.array(**values, train=train, deterministic=not train))
     dropped = (outputs[0] == 0).mean()
     factor = outputs[0].max()
-    changed = difference(outputs[1], x)
+    changed = engine.difference(outputs[1], x)
     has_switch = subject.has("train", "deterministic") or is_module
     is_rate = abs(dropped - rate) < 0.05
     signs = {
@@ -344,7 +336,7 @@ def _check_whole(subject: Subject, calls: Sequence[Any], layout: str) -> Answer:
     if output.ndim != 3 or output.shape[:2] != tokens.shape:
         raise UserError(f"{subject.name} has to return logits [batch, time, vocabulary]")
     for name, words, ids, end, model in calls:
-        change = difference(model.array(tokens=ids)[:, :end], output[: len(ids), :end])
+        change = engine.difference(model.array(tokens=ids)[:, :end], output[: len(ids), :end])
         if change > model.tolerance(output.size):
             return engine.judged("check_model", layout, name, f"{words} by {change:.2g}")
     if output.min() >= 0 and np.abs(output.sum(-1) - 1).max() < 1e-3:

@@ -120,11 +120,7 @@ def _bytes_below(folder: Path) -> int:
 
 
 def check(
-    config: str,
-    metric: str,
-    modules: Sequence[str],
-    overrides: Mapping[str, Any],
-    verifies: bool,
+    config: str, metric: str, modules: Sequence[str], overrides: Mapping[str, Any], verifies: bool
 ) -> dict[str, Any]:
     """Checks that a row can train; "failing" are the quick oracles, run with `verifies`, that
     differ or could not be run."""
