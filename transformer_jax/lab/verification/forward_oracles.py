@@ -264,10 +264,8 @@ class Decoding:
         tokens = _draw_tokens(len(_PROMPTS), max(_PROMPTS))
         self.prompts = np.where(np.arange(max(_PROMPTS)) < self.lengths[:, None], tokens, 0)
         self.restart(1)
-        self._logits: list[np.ndarray] = []
-        self._prefixes: list[tuple[list[int], int]] = []  # tokens and row of each logits
-        self._places: list[str] = []
-
+        # Logits, the tokens that were read before them, their row, and the place.
+        self._kept: list[tuple[np.ndarray, list[int], int, str]] = []
         self._step = jax.jit(partial(apply_method, self.model, subject.params, "decode_step"))
 
     def prefill(self, method: str = "prefill") -> tuple[Any, ...]:
@@ -313,25 +311,25 @@ class Decoding:
         count = logits.shape[1]
         for i, tokens in enumerate(self._read):
             row = i // self._num_beams
+            place = f"{name}, row {row} (prompt of {_PROMPTS[row]})"
             for t in range(count):
-                self._logits.append(logits[i, t])
-                self._prefixes.append((tokens[: len(tokens) - count + t + 1], row))
-                self._places.append(f"{name}, row {row} (prompt of {_PROMPTS[row]})")
+                prefix = tokens[: len(tokens) - count + t + 1]
+                self._kept.append((logits[i, t], prefix, row, place))
 
     def compare(self) -> Comparison:
         """Compares with the full forward pass."""
-        tokens = np.zeros((len(self._prefixes), _LONGEST), np.int32)
-        for i, (prefix, _) in enumerate(self._prefixes):
+        computed, prefixes, rows, places = zip(*self._kept, strict=True)
+        tokens = np.zeros((len(prefixes), _LONGEST), np.int32)
+        for i, prefix in enumerate(prefixes):
             tokens[i, : len(prefix)] = prefix
-        rows = np.array([row for _, row in self._prefixes])
-        last = np.array([len(prefix) - 1 for prefix, _ in self._prefixes])
+        last = np.array([len(prefix) - 1 for prefix in prefixes])
 
         @jax.jit
         def logits(params: Any) -> jax.Array:
-            return _full_logits(self.subject, self.model, params, tokens, rows)
+            return _full_logits(self.subject, self.model, params, tokens, np.array(rows))
 
         expected = np.asarray(logits(self.subject.params))[np.arange(len(last)), last]
-        return compare_places(np.stack(self._logits), expected, lambda i: self._places[i])
+        return compare_places(np.stack(computed), expected, lambda i: places[i])
 
 
 def _full_logits(

@@ -43,14 +43,8 @@ FIRST_TOKEN = 4  # tokens before it are special
 _SEGMENTS = 3  # examples packed into one row
 _NOISE = 0.1
 _LARGEST_OPTION = 8
-_ROW_LENGTHS = ("data.max_length", "data.max_source_length", "data.max_target_length")
+ROW_LENGTHS = ("data.max_length", "data.max_source_length", "data.max_target_length")
 
-_NO_DROPOUT = {
-    "model.dropout_rate": 0.0,
-    "model.embedding_dropout_rate": None,
-    "model.attention_dropout_rate": 0.0,
-    "model.feed_forward_dropout_rate": 0.0,
-}
 _LIMITS = {
     "model.attention_window": 4,
     "model.key_size": 8,
@@ -82,7 +76,10 @@ _SET_UNLESS_GIVEN = {
     "model.attention": "plain",
     "model.dropout_bits": "threefry",
     "task.mask_rate": 0.8,
-    **_NO_DROPOUT,
+    "model.dropout_rate": 0.0,
+    "model.embedding_dropout_rate": None,
+    "model.attention_dropout_rate": 0.0,
+    "model.feed_forward_dropout_rate": 0.0,
 }
 
 
@@ -134,7 +131,7 @@ def _limits(values: Mapping[str, Any], kept: Collection[str]) -> dict[str, int]:
         limits[f"model.{name}"] = 2 * period
     limits = {name: limit for name, limit in limits.items() if name not in kept}
     if "model.max_length" not in kept:  # positions must reach the end of a row
-        rows = [min(values[name], limits.get(name, values[name])) for name in _ROW_LENGTHS]
+        rows = [min(values[name], limits.get(name, values[name])) for name in ROW_LENGTHS]
         limits["model.max_length"] = max(64, *rows)
     return limits
 

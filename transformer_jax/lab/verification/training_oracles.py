@@ -32,7 +32,7 @@ from transformer_jax.lab.verification.outcomes import (
     compare_places,
     compare_trees,
 )
-from transformer_jax.lab.verification.subject import LABELS, ROWS, Subject
+from transformer_jax.lab.verification.subject import LABELS, ROW_LENGTHS, ROWS, Subject
 from transformer_jax.models.classifier import body_config
 from transformer_jax.models.decoder_only import DecoderOnly
 from transformer_jax.nn.transformer import rematerialized_layers
@@ -41,6 +41,7 @@ from transformer_jax.parallel.replicas import make_replica_engine
 from transformer_jax.parallel.scan_engine import ScanEngine
 from transformer_jax.parallel.sharding import AXIS_NAMES, DATA, ParallelConfig
 from transformer_jax.runs import build
+from transformer_jax.runs.config import override
 from transformer_jax.runs.prepare import build_tokenizers
 from transformer_jax.runs.seeds import check_alike
 from transformer_jax.runs.settings import Settings
@@ -59,11 +60,7 @@ _ROUNDING = 0.01  # larger differences are none of rounding
 _OTHER_ORDER = 10  # what another order of sums may change, in units of the rounding to float64
 _RANDOM = re.compile("random_bits|threefry|rng_bit_generator")  # in a printed program
 _REMAT = ("checkpoint", "remat2")  # names of the primitive in releases of jax
-_LENGTHS = (
-    *("data__max_length", "data__max_source_length", "data__max_target_length"),
-    "model__max_length",
-)
-_LENGTH = 128  # tokens of a row
+_LENGTHS = dict.fromkeys((*ROW_LENGTHS, "model.max_length"), 128)  # tokens of a row
 _EXAMPLES = 200  # compared, from the first to the last of the set
 _BATCHES = 3  # before and after the iterator is restored
 
@@ -191,18 +188,14 @@ def _from_seeds(subject: Subject, engine: Engine, seeds: Sequence[Any]) -> list[
     shardings = jax.tree.map(lambda _: by_replica if several else shared, states[0])
     # The frozen trees have no axis of replicas: all read the same.
     shardings = shardings.replace(frozen=jax.tree.map(lambda _: shared, frozen))
-    abstract = jax.tree.map(
-        lambda leaf, sharding: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding),
-        states[0],
-        shardings,
-    )
+    placed = [jax.device_put(state, shardings) for state in states]
     update = build.build_update(settings, task, engine)
 
     def step(state: TrainState, batch: Any, numbers: Any = None) -> Any:
         return state.replace(params=update(state, batch).grads), {}
 
-    compiled = engine.compile(step, abstract, batch_shapes(task.lengths, ROWS))
-    after = [compiled(jax.device_put(state, shardings), subject.batch)[0] for state in states]
+    compiled = engine.compile(step, placed[0], batch_shapes(task.lengths, ROWS))
+    after = [compiled(state, subject.batch)[0] for state in placed]
     return [
         {"parameters": state.params, "gradients": jax.device_get(with_grads.params)}
         for state, with_grads in zip(states, after, strict=True)
@@ -240,7 +233,7 @@ def data(subject: Subject) -> Comparison:
     Reads the data and trains its tokenizers, if the set or the task is the user's.
     """
     fields = {field for field, _ in user_components(subject.settings)}
-    settings = subject.but(**dict.fromkeys(_LENGTHS, _LENGTH)).settings
+    settings = override(subject.settings, _LENGTHS)
     if not fields & {"data.name", "task.name"}:
         raise DoesNotApplyError("neither data.name nor task.name is a component of yours")
     downloads = any(
