@@ -163,7 +163,6 @@ def test_what_cannot_be_decided_is_refused(trained_claim, tmp_path):
             "higher valid/accuracy is better": lambda: tj.decide(accuracy, copy, progress=False),
             "as is and stated have the same config": lambda: same.configs({}),
             "compares two": stated(rows={"one": {}}),
-            "rows are equal": stated(config="quickstart"),
             "either a config": stated(),
             "better is 'more'": stated(config="quickstart", better="more"),
             "compare the runs of one row": of_one_row,

@@ -80,7 +80,7 @@ class Claim(Summarized):
       name: of the file, set by `load_claim`.
 
     Raises:
-      ValueError: there are not two rows or measures, the rows are equal, or a field has no meaning.
+      ValueError: there are not two rows or measures, or a field has no meaning.
     """
 
     statement: str
@@ -108,9 +108,6 @@ class Claim(Summarized):
             raise ValueError(f"better is {self.better!r}; it must be 'lower' or 'higher'")
         if bool(self.config) == (self.experiment is not None):
             raise ValueError("a claim has either a config to train or an experiment")
-        first, *others = map(dict, self.rows.values())
-        if self.experiment is None and first in others:
-            raise ValueError("the rows are equal; there is nothing to decide")
         self.plan  # noqa: B018 raises ValueError
 
     @property
