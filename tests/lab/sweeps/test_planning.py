@@ -31,8 +31,8 @@ def test_a_plan_counts_what_is_finished_and_trains_nothing(tiny_language_model, 
     assert small.parameters < wide.parameters and 0 < small.flops < wide.flops
     assert small.memory > 4 * small.parameters and wide.tokens > 0
     expected = 60 * 16 * wide.flops / (20 * small.flops)
-    assert plan.seconds_left(wide) == pytest.approx(expected)
+    assert plan.seconds_left([wide]) == pytest.approx(expected)
     text = plan.as_text()
     assert "2 of 2" in text and "16 of 20" in text and "2 of 4" in text
     alone = SweepPlan([wide])  # without a finished row
-    assert alone.seconds_left(wide) is None and "?" in alone.as_text()
+    assert alone.seconds_left([wide]) is None and "?" in alone.as_text()

@@ -23,16 +23,8 @@ import jax
 from transformer_jax.checkpoints.step_folder import step_folders
 from transformer_jax.data.sources import open_split
 from transformer_jax.errors import DivergedError, NoRoomError, UserError
+from transformer_jax.lab.sweeps import results
 from transformer_jax.lab.sweeps.definition import Sweep
-from transformer_jax.lab.sweeps.results import (
-    asked_of,
-    encoded_result,
-    is_complete,
-    joined,
-    last_validation,
-    saved_row,
-    seed_folders,
-)
 from transformer_jax.lab.sweeps.tables import Row
 from transformer_jax.nn.layers import count_parameters
 from transformer_jax.parallel.sharding import mesh_for_inference
@@ -95,9 +87,9 @@ class RowPlan(NamedTuple):
 
 def plan_row(sweep: Sweep, spec: RowSpec, folder: Path) -> RowPlan:
     """Reads a row's folder: its finished seeds, and what is left to train."""
-    asked = asked_of(sweep, spec.settings, spec.until, spec.data)
-    saved = saved_row(folder / RESULT, spec.name, asked)
-    if saved and not is_complete(saved, sweep):
+    asked = results.asked_of(sweep, spec.settings, spec.until, spec.data)
+    saved = results.saved_row(folder / RESULT, spec.name, asked)
+    if saved and not results.is_complete(saved, sweep):
         saved = _with_recorded(saved, sweep, spec.settings, folder)
     configs = seed_configs(spec.settings, sweep.seeds)
     left = dict(islice(configs.items(), saved.seeds if saved else 0, None))
@@ -136,10 +128,9 @@ def train_rows(
     if left:
         at_once = min(at_once, sum(len(plan.configs) for plan in left))
         reason = apart_reason(left[0].spec.settings)
-        if reason:
-            if at_once > 1:
-                name = left[0].spec.name
-                logger.info("%s: seeds are trained one after another: %s", name, reason)
+        if reason and at_once > 1:
+            name = left[0].spec.name
+            logger.info("%s: seeds are trained one after another: %s", name, reason)
             at_once = 1
         try:
             runs = _train_seeds(left, at_once, modules)
@@ -164,8 +155,8 @@ def _save(sweep: Sweep, plan: RowPlan, runs: Mapping[Path, Run | None], at_once:
         seconds = _seconds(plan)
         row = Row(spec.name, **measured, seconds=seconds, values=spec.values, steps=spec.until)
         if plan.saved:
-            row = joined(plan.saved, row)
-    write_atomic(plan.folder / RESULT, encoded_result(row, plan.asked))
+            row = results.joined(plan.saved, row)
+    write_atomic(plan.folder / RESULT, results.encoded_result(row, plan.asked))
     return row.first_seeds(sweep.seeds)
 
 
@@ -242,9 +233,9 @@ def _with_recorded(row: Row, sweep: Sweep, settings: Settings, folder: Path) -> 
 
     They are None for seeds whose runs are no longer there.
     """
-    folders = seed_folders(folder)
+    folders = results.seed_folders(folder)
     workdirs = [folders.get(seed) for seed in seed_configs(settings, row.seeds)]
-    records = [last_validation(read_metrics(path)) if path else None for path in workdirs]
+    records = [results.last_validation(read_metrics(path)) if path else None for path in workdirs]
     # The last validation of a seed that diverged was before that, as in `_measure`.
     seeds = [{} if lost else r for r, lost in zip(records, row.diverged, strict=True)]
     metrics = dict(row.metrics)
@@ -284,20 +275,18 @@ def _measure(sweep: Sweep, runs: Mapping[Path, Run | None], at_once: int) -> dic
     if not names:
         criteria = [run.task.best_by.removeprefix("-") for run in trained[:1]]
         names = list(dict.fromkeys(["loss", *criteria]))
-    records: list[Sequence[Mapping[str, Any]]] = []
-    for path in runs:
-        records.append([])
+    validations: list[Mapping[str, Any]] = []
+    speeds: list[float] = []
+    for path, run in runs.items():
+        records: Sequence[Mapping[str, Any]] = []
         with contextlib.suppress(UserError):  # a seed may diverge before its first record
-            records[-1] = read_metrics(path)
-    # The last validation of a seed that diverged was before that: it is no measure of the seed.
-    validations = [
-        {} if run is None else last_validation(of_run)
-        for run, of_run in zip(runs.values(), records, strict=True)
-    ]
+            records = read_metrics(path)
+        # The last validation of a seed that diverged was before that: it is no measure of the seed.
+        validations.append(results.last_validation(records) if run else {})
+        speeds += [record["tokens_per_s"] for record in records if record["split"] == "train"]
     metrics = {name: [_metric(record, name) for record in validations] for name in names}
     for name, changes in sweep.also.items():
         metrics[name] = [_loss_with(run, changes) if run else None for run in runs.values()]
-    speeds = [r["tokens_per_s"] for of_run in records for r in of_run if r["split"] == "train"]
     params = trained[0].params if trained else {}
     return {
         "metrics": metrics,

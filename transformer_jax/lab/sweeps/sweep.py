@@ -8,6 +8,7 @@ finished is not trained again. Any number of processes may work on one sweep
 
 import contextlib
 import dataclasses
+import itertools
 import logging
 import math
 import re
@@ -95,21 +96,21 @@ def run_sweep(
         pieces = _train_trials(sweep, search, folder, overrides, at_once, modules, data)
     else:
         specs = _row_specs(sweep, search, overrides)
-        wanted = {name: specs[name] for name in choose(specs, chosen)}
+        wanted = choose(specs, chosen)
         if search is None:
-            for name, spec in wanted.items():
-                check_row(sweep, name, spec.settings)
+            for name in wanted:
+                check_row(sweep, name, specs[name].settings)
         folder = SweepFolder(workdir)
         digests = row_data({name: spec.settings for name, spec in specs.items()})
         specs = {name: spec._replace(data=digests[name]) for name, spec in specs.items()}
-        wanted = {name: specs[name] for name in wanted}
         warn_of_other_rows(folder, specs)
         if not is_address(workdir):
             for name in wanted:  # a finished row is only read, whatever its components compute now
                 for seed in seed_folders(Path(workdir) / folder_name(name)).values():
                     with contextlib.suppress(UserError):  # a module that it was given is not here
                         load_modules((), seed)  # warns if one has changed
-        pieces = _train_groups(sweep, wanted, folder, at_once, modules)
+        chosen_specs = {name: specs[name] for name in wanted}
+        pieces = _train_groups(sweep, chosen_specs, folder, at_once, modules)
 
     def finished() -> Rows:
         if specs:
@@ -120,13 +121,9 @@ def run_sweep(
         complete = Rows(row for row in rows if row is not None)
         return search.ranked(complete) if search else complete
 
-    def write() -> None:
-        folder.write(lambda place: write_tables(finished(), place))
-
     with shown(progress), sharing_tokenizers():
-        for _ in pieces:
-            write()
-        write()  # of rows that were finished before, too
+        for _ in itertools.chain(pieces, [None]):  # at last of rows that were finished before, too
+            folder.write(lambda place: write_tables(finished(), place))
     return Rows(row for row in finished() if re.search(chosen, row.name))
 
 
