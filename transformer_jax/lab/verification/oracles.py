@@ -22,7 +22,7 @@ import numpy as np
 from transformer_jax.checkpoints.step_folder import named_leaves
 from transformer_jax.lab.child_process import child_process, describe_end, end_with_parent
 from transformer_jax.lab.verification import component_oracles, forward_oracles, training_oracles
-from transformer_jax.lab.verification.outcomes import Comparison, compare_trees, run_oracle
+from transformer_jax.lab.verification.outcomes import Comparison, run_oracle
 from transformer_jax.lab.verification.subject import Subject
 from transformer_jax.nn.parameters import PARAMETERS
 from transformer_jax.parallel.sharding import AXIS_NAMES, DATA
@@ -122,7 +122,7 @@ def between_processes(subject: Subject, work: Mapping[str, Any]) -> Comparison:
             status = process.wait()
         if status:
             raise RuntimeError(describe_end(status, errors.read_text(errors="replace")))
-        return compare_trees({**np.load(path)}, named_leaves(subject.gradients))
+        return Comparison.of_trees({**np.load(path)}, named_leaves(subject.gradients))
 
 
 def main() -> None:

@@ -20,7 +20,7 @@ from transformer_jax.data.batches.packing import padded_batch
 from transformer_jax.data.batches.pipeline import eval_batches
 from transformer_jax.errors import UserError
 from transformer_jax.lab.verification.float64 import in_float64
-from transformer_jax.lab.verification.outcomes import Comparison, compare_trees
+from transformer_jax.lab.verification.outcomes import Comparison
 from transformer_jax.nn.config import TransformerConfig
 from transformer_jax.nn.layer_pattern import PARAMETERS, pattern_text, read_pattern
 from transformer_jax.nn.parameters import parameter_at
@@ -280,7 +280,7 @@ class Subject:
         """The difference of the gradients from those without any rounding below float64, nor
         gradient rules of functions' own."""
         exact = in_float64(self.loss, self.params, derive=jax.grad)
-        return compare_trees(jax.jit(jax.grad(self.loss))(self.params), exact)
+        return Comparison.of_trees(jax.jit(jax.grad(self.loss))(self.params), exact)
 
     @functools.cached_property
     def drawn_gradients(self) -> Any:

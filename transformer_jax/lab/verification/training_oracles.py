@@ -25,13 +25,7 @@ from transformer_jax.data.sources import find_sets, open_split
 from transformer_jax.interop import weights
 from transformer_jax.interop.config_json import tokenizer_keys
 from transformer_jax.interop.family_match import match_family
-from transformer_jax.lab.verification.outcomes import (
-    BITS,
-    Comparison,
-    DoesNotApplyError,
-    compare_places,
-    compare_trees,
-)
+from transformer_jax.lab.verification.outcomes import BITS, Comparison, DoesNotApplyError
 from transformer_jax.lab.verification.subject import LABELS, ROW_LENGTHS, ROWS, Subject
 from transformer_jax.models.classifier import body_config
 from transformer_jax.models.decoder_only import DecoderOnly
@@ -68,7 +62,7 @@ _BATCHES = 3  # before and after the iterator is restored
 def _compare(subject: Subject, computed: Any, expected: Any) -> Comparison:
     """Compares gradients. Where rounding in float32 changes those of the model by more than usual,
     as near a division by 0, another order of sums may do so too."""
-    comparison = compare_trees(computed, expected)
+    comparison = Comparison.of_trees(computed, expected)
     if not comparison.tolerance < comparison.relative < _ROUNDING:
         return comparison
     tolerance = max(comparison.tolerance, _OTHER_ORDER * subject.rounding.relative)
@@ -115,7 +109,7 @@ def repeated(subject: Subject) -> Comparison:
     """A step that is built, traced and compiled again gives the same bits."""
     first = subject.with_dropout
     again = Subject(first.settings)  # with a state of its own
-    return compare_trees(again.drawn_gradients, first.drawn_gradients, BITS)
+    return Comparison.of_trees(again.drawn_gradients, first.drawn_gradients, BITS)
 
 
 def randomness(subject: Subject) -> Comparison:
@@ -130,7 +124,7 @@ def randomness(subject: Subject) -> Comparison:
     )
     if again == first == other:
         return Comparison(np.inf, np.inf, "the same bits with the key of another step", BITS)
-    return compare_trees(again, first, BITS)
+    return Comparison.of_trees(again, first, BITS)
 
 
 def resumed(subject: Subject) -> Comparison:
@@ -154,7 +148,7 @@ def resumed(subject: Subject) -> Comparison:
         restored = snapshot.state(jax.eval_shape(lambda: half.saved), OPTIONAL_FIELDS)
         state = jax.device_get(restored).replace(frozen=half.frozen)
     continued, _ = _compile_training(subject.but())(state, batches[_SAVED:])
-    return compare_trees(continued, whole, BITS)
+    return Comparison.of_trees(continued, whole, BITS)
 
 
 def _compile_training(subject: Subject) -> Callable[..., tuple[TrainState, Any]]:
@@ -224,7 +218,7 @@ def exported(subject: Subject) -> Comparison:
         weights.save_tensors(tensors, Path(folder) / weights.WEIGHTS)
         read = weights.match_tensors(*published, weights.Tensors(Path(folder)))
         imported = {path: read.read(path, leaf.shape) for path, leaf in match.leaves.items()}
-    return compare_trees(imported, dict(match.leaves), BITS)
+    return Comparison.of_trees(imported, dict(match.leaves), BITS)
 
 
 def data(subject: Subject) -> Comparison:
@@ -248,7 +242,7 @@ def data(subject: Subject) -> Comparison:
     examples = [_digest(first[int(i)]) for i in chosen]
     # Backwards, so that examples that depend on those read before differ.
     backwards = [_digest(again[int(i)]) for i in chosen[::-1]]
-    opened = compare_places(
+    opened = Comparison.of_places(
         np.stack(backwards[::-1]), np.stack(examples), lambda i: f"example {chosen[i]}", BITS
     )
     if not opened.is_equal:
@@ -275,7 +269,7 @@ def _continued_batches(settings: Settings, task: Task) -> Comparison:
         # The state passes through JSON, as in a checkpoint.
         continued.set_state(json.loads(json.dumps(started.get_state())))
         restored += read(continued, _BATCHES)
-    return compare_places(
+    return Comparison.of_places(
         np.stack(restored),
         np.stack(expected),
         lambda i: f"batch {i}, restored before {_BATCHES}",
