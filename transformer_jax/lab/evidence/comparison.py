@@ -10,6 +10,7 @@ import base64
 import dataclasses
 import functools
 import itertools
+import json
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -26,21 +27,14 @@ from transformer_jax.lab.evidence.verdicts import digest_of
 from transformer_jax.lab.pictures import draw_curves
 from transformer_jax.lab.pictures.curves import Records
 from transformer_jax.lab.pictures.style import MARK, rendered
-from transformer_jax.lab.report import (
-    Cells,
-    Report,
-    difference_cells,
-    json_number,
-    shown_mean,
-    shown_name,
-    with_nan,
-)
+from transformer_jax.lab.report import Report, difference_cells, shown_mean, shown_name, with_nan
 from transformer_jax.lab.sweeps.results import (
     PLACES,
     differing,
     last_validation,
     require_same_validation,
 )
+from transformer_jax.logs.records import to_json
 from transformer_jax.runs.config import load_json, override
 from transformer_jax.runs.evaluate import selecting_metrics
 from transformer_jax.runs.load import load
@@ -211,7 +205,7 @@ def _tables(
     values: Mapping[str, Mapping[str, Sequence[float]]],
     over_seeds: Sequence[SeedTest],
     over_examples: Sequence[tuple[str, PairedScores]],
-) -> Mapping[str, Cells]:
+) -> dict[str, list[list[str]]]:
     """The tables that are not empty, by heading."""
     marked = {(test.name, test.metric) for test in over_seeds if test.differs}
     what_differs = [["", *names]]
@@ -241,10 +235,7 @@ def _tables(
 
 
 def _test_json(test: SeedTest) -> dict[str, Any]:
-    difference = {
-        name: json_number(value) if isinstance(value, float) else value
-        for name, value in dataclasses.asdict(test.difference).items()
-    }
+    difference = json.loads(to_json(dataclasses.asdict(test.difference)))  # null for infinite ends
     return {**test._asdict(), "difference": difference, "differs": test.differs}
 
 
