@@ -7,7 +7,7 @@ import pytest
 
 import transformer_jax as tj
 from transformer_jax.lab.sweeps.planning import SweepPlan, plan_sweep
-from transformer_jax.lab.sweeps.results import asked_of, encoded_result
+from transformer_jax.lab.sweeps.results import encoded_result
 from transformer_jax.lab.sweeps.tables import Row
 
 
@@ -17,7 +17,7 @@ def test_a_plan_counts_what_is_finished_and_trains_nothing(tiny_language_model, 
     sweep = tj.Sweep("quickstart", rows, base, seeds=2)
     finished = Row("small", {"loss": [1.0, 2.0]}, parameters=9, tokens_per_s=9.0, seconds=60.0)
     (tmp_path / "small").mkdir()
-    asked = asked_of(sweep, sweep.configs({})["small"])
+    asked = sweep.asked(sweep.configs({})["small"])
     (tmp_path / "small" / "result.json").write_text(encoded_result(finished, asked))
     (tmp_path / "wide" / "seed_1").mkdir(parents=True)
     record = {"step": 4, "split": "train", "loss": 1.0}

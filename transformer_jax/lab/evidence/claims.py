@@ -25,7 +25,7 @@ from transformer_jax.lab.evidence.comparison import provenance_of, run_digests
 from transformer_jax.lab.evidence.verdicts import STATISTIC
 from transformer_jax.lab.report import Report, json_number
 from transformer_jax.lab.sweeps.definition import Sweep, load_definition
-from transformer_jax.lab.sweeps.results import PLACES, asked_of, is_of_other_config
+from transformer_jax.lab.sweeps.results import PLACES, is_of_other_config
 from transformer_jax.lab.sweeps.shared_folder import folder_name
 from transformer_jax.lab.sweeps.sweep import run_sweep
 from transformer_jax.runs import provenance
@@ -252,7 +252,7 @@ def _rows_folder(claim: Claim, workdir: Path, configs: Mapping[str, Settings]) -
     """Folder of a claim's rows: the workdir, which others share, or one in it."""
     for row, settings in configs.items():
         path = workdir / folder_name(row) / RESULT
-        if is_of_other_config(path, asked_of(claim.sweep(1), settings)):
+        if is_of_other_config(path, claim.sweep(1).asked(settings)):
             return workdir_within(workdir, claim.name or "claim")
     return workdir
 

@@ -29,8 +29,7 @@ from transformer_jax.lab.evidence.verdicts import digest_of
 from transformer_jax.lab.night.definition import rule_of
 from transformer_jax.lab.sweeps.definition import Sweep
 from transformer_jax.lab.sweeps.results import seed_folders
-from transformer_jax.lab.sweeps.row_training import RowSpec, train_rows
-from transformer_jax.lab.sweeps.sweep import check_row, row_data
+from transformer_jax.lab.sweeps.row_training import RowSpec, check_row, row_data, train_rows
 from transformer_jax.lab.verification.verify import verify
 from transformer_jax.logs.records import to_json
 from transformer_jax.parallel import hosts

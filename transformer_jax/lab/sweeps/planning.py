@@ -15,9 +15,9 @@ from transformer_jax.lab.plan.report import with_unit
 from transformer_jax.lab.plan.target import GIB
 from transformer_jax.lab.report import aligned, shown_name
 from transformer_jax.lab.sweeps.definition import Sweep
-from transformer_jax.lab.sweeps.results import asked_of, readable_folder, row_records, saved_row
+from transformer_jax.lab.sweeps.results import readable_folder, row_records, saved_row
+from transformer_jax.lab.sweeps.row_training import check_row, row_data
 from transformer_jax.lab.sweeps.shared_folder import folder_name
-from transformer_jax.lab.sweeps.sweep import check_row, row_data
 from transformer_jax.nn.layers import count_parameters
 from transformer_jax.runs.seeds import seed_configs
 from transformer_jax.runs.settings import Settings
@@ -135,7 +135,7 @@ def _plan_row(sweep: Sweep, name: str, settings: Settings, folder: Path | None) 
     saved = None
     records: Mapping[str, Records] = {}
     if folder is not None:
-        asked = asked_of(sweep, settings, data=row_data({name: settings})[name])
+        asked = sweep.asked(settings, data=row_data({name: settings})[name])
         saved = saved_row(folder / folder_name(name) / RESULT, name, asked, warns=False)
         records = row_records(folder, [name]).get(name, {})
     finished = min(saved.seeds, sweep.seeds) if saved else 0

@@ -29,11 +29,12 @@ from transformer_jax.lab.sweeps.tables import Row
 from transformer_jax.nn.layers import count_parameters
 from transformer_jax.parallel.sharding import mesh_for_inference
 from transformer_jax.runs import build
+from transformer_jax.runs.provenance import data_digests
 from transformer_jax.runs.run import Run
 from transformer_jax.runs.seeds import apart_reason, program_fields, seed_configs, train_replicas
 from transformer_jax.runs.settings import Settings
 from transformer_jax.runs.train import train
-from transformer_jax.runs.user_modules import Modules
+from transformer_jax.runs.user_modules import Modules, describe_module_error, failing_as
 from transformer_jax.runs.workdir import (
     CHECKPOINTS,
     MARK,
@@ -45,6 +46,9 @@ from transformer_jax.runs.workdir import (
     workdir_within,
 )
 from transformer_jax.runtime.files import read_regular, write_atomic
+from transformer_jax.scoring import METRICS
+from transformer_jax.suggestions import suggest
+from transformer_jax.tasks.losses import batch_shapes
 
 AT_ONCE = 8
 """Most seeds of several rows in one program, unless the user sets it: memory grows with them."""
@@ -85,11 +89,62 @@ class RowPlan(NamedTuple):
     configs: Mapping[str, Settings]
 
 
+def row_data(configs: Mapping[str, Settings]) -> dict[str, dict[str, str]]:
+    """Digests of the training and validation data of each row; empty, with a warning, if they are
+    not here: finished rows are then recognized by their configs alone."""
+    try:
+        return data_digests(configs)
+    except UserError as error:
+        logger.warning("finished rows are not compared with the data: %s", error)
+        return {name: {} for name in configs}
+
+
+def check_row(sweep: Sweep, name: str, settings: Settings) -> None:
+    """Raises UserError if a row cannot train: before any row has, so that none trains in vain."""
+    try:
+        seed_configs(settings, sweep.seeds)
+        _check_metrics(sweep, settings)
+        _check_model(settings)
+    except UserError as error:
+        raise UserError(f"row {name!r}: {error}") from error
+
+
+def _check_model(settings: Settings) -> None:
+    """Raises UserError if the model, or a user's component of it in training, fails on shapes."""
+    task = build.build_untokenized_task(settings)
+    rng = jax.random.key(0)
+    batch = batch_shapes(task.lengths, build.batch_rows(settings, task))
+    try:
+        jax.eval_shape(task.loss, jax.eval_shape(task.init, rng), batch, rng, {})
+    except Exception as error:
+        line = describe_module_error(error)
+        if line:
+            raise UserError(line) from error
+        # Not the user's code: batches of some tasks have further arrays, which the loss lacks here.
+
+
+def _check_metrics(sweep: Sweep, settings: Settings) -> None:
+    """Raises UserError if a sweep names a metric that the runs of a row will not have."""
+    kind = build.task_kind(settings)
+    if not kind.metrics:
+        return
+    names = set(kind.metrics)
+    metric = settings.task.metric or kind.metric
+    if metric:  # only its scores say what they are called
+        with failing_as(f"task.metric {metric} fails on a text of one letter"):
+            scores = METRICS.configured(metric, settings.task)(["a"], ["a"])
+        names |= {name for name, value in scores.items() if not isinstance(value, str)}
+    for name in sweep.metrics:
+        if name not in names:
+            hint = suggest(name, names) or f"; it has {', '.join(sorted(names))}"
+            raise UserError(f"task {settings.task.name} has no metric {name!r}{hint}")
+
+
 def plan_row(sweep: Sweep, spec: RowSpec, folder: Path) -> RowPlan:
     """Reads a row's folder: its finished seeds, and what is left to train."""
-    asked = results.asked_of(sweep, spec.settings, spec.until, spec.data)
+    asked = sweep.asked(spec.settings, spec.until, spec.data)
     saved = results.saved_row(folder / RESULT, spec.name, asked)
-    if saved and not results.is_complete(saved, sweep):
+    if saved and not saved.is_complete(sweep.seeds, sweep.metrics):
         saved = _with_recorded(saved, sweep, spec.settings, folder)
     configs = seed_configs(spec.settings, sweep.seeds)
     left = dict(islice(configs.items(), saved.seeds if saved else 0, None))

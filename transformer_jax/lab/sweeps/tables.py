@@ -67,6 +67,10 @@ class Row:
         measured = [[value for value in values if value is not None] for values in of_seeds]
         return [bool(values) and all(map(math.isnan, values)) for values in measured]
 
+    def is_complete(self, seeds: int, metrics: Sequence[str]) -> bool:
+        """Returns True if the row has as many seeds, and these metrics."""
+        return self.seeds >= seeds and set(metrics) <= set(self.metrics)
+
     def first_seeds(self, count: int) -> "Row":
         """The row with its first seeds only, and their share of the time."""
         if count >= self.seeds:
