@@ -467,16 +467,17 @@ def _digests(
     claim: Claim, configs: Mapping[str, Settings], modules: Modules, folder: Path, count: int
 ) -> dict[str, str]:
     """Digests of all that made the values; no fingerprints of a row that was trained otherwise."""
-    fingerprints.of_row.cache_clear()  # files may have changed since this process read them
-    digests = _fingerprints(claim, configs, modules)
+    trained_here = dict(configs)
+    of_runs: dict[str, str] = {}
     for row, settings in configs.items():
         workdirs = _seed_workdirs(folder, row, settings, count)
         with contextlib.suppress(UserError):  # a row that diverged has no checkpoint
             of_row = run_digests(workdirs)
-            if not all(_is_trained_here(workdir) for workdir in workdirs):
-                digests = {k: v for k, v in digests.items() if not k.endswith(f" of {row}")}
-            digests |= {f"{part} of {row}": of_row[part] for part in ("checkpoints", "config")}
-    return digests
+            if not all(map(_is_trained_here, workdirs)):
+                del trained_here[row]
+            of_runs |= {f"{part} of {row}": of_row[part] for part in ("checkpoints", "config")}
+    fingerprints.of_row.cache_clear()  # files may have changed since this process read them
+    return _fingerprints(claim, trained_here, modules) | of_runs
 
 
 def _is_trained_here(workdir: Path) -> bool:
