@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from transformer_jax.buckets.bucket import NotInBucketError
-from transformer_jax.lab.pictures import Records
 from transformer_jax.lab.plan.program import abstract_training, memory_of
 from transformer_jax.lab.plan.report import with_unit
 from transformer_jax.lab.plan.target import GIB
@@ -133,7 +132,7 @@ def _plan_row(sweep: Sweep, name: str, settings: Settings, folder: Path | None) 
     training = abstract_training(settings)
     _, memory = memory_of(training.compile())
     saved = None
-    records: Mapping[str, Records] = {}
+    records: Mapping[str, Any] = {}
     if folder is not None:
         asked = sweep.asked(settings, data=row_data({name: settings})[name])
         saved = saved_row(folder / folder_name(name) / RESULT, name, asked, warns=False)

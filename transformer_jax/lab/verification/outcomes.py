@@ -9,11 +9,7 @@ import numpy as np
 
 from transformer_jax.checkpoints.step_folder import named_leaves
 from transformer_jax.errors import UserError
-from transformer_jax.runs.user_modules import (
-    describe_error,
-    describe_module_error,
-    is_modules_fault,
-)
+from transformer_jax.runs import user_modules
 from transformer_jax.summary import Summarized
 
 EQUAL = "equal"
@@ -136,9 +132,10 @@ def run_oracle(oracle: str, compare: Callable[[], Comparison]) -> Outcome:
     except DoesNotApplyError as error:
         return Outcome(oracle, DOES_NOT_APPLY, str(error))
     except Exception as error:
-        if isinstance(error, UserError) and not is_modules_fault(error):
+        if isinstance(error, UserError) and not user_modules.is_modules_fault(error):
             return Outcome(oracle, DOES_NOT_APPLY, str(error))  # the package cannot do it
-        return Outcome(oracle, NOT_RUN, describe_module_error(error) or describe_error(error))
+        reason = user_modules.describe_module_error(error) or user_modules.describe_error(error)
+        return Outcome(oracle, NOT_RUN, reason)
     verdict = EQUAL if comparison.is_equal else DIFFERS
     return Outcome(oracle, verdict, "", **dataclasses.asdict(comparison))
 
