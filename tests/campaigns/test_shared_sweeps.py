@@ -15,7 +15,7 @@ from transformer_jax.buckets import lease, mirror
 from transformer_jax.buckets.bucket import Bucket
 from transformer_jax.lab.sweeps import shared_folder
 from transformer_jax.lab.sweeps import sweep as sweeps
-from transformer_jax.lab.sweeps.results import asked_of, encoded_result
+from transformer_jax.lab.sweeps.results import encoded_result
 from transformer_jax.lab.sweeps.tables import Row
 from transformer_jax.runtime.files import write_atomic
 
@@ -39,7 +39,7 @@ def work(workdir, log, seconds, environ):
             file.write(f"{spec.name}\n")
         metrics = {"loss": [spec.settings.optimizer.learning_rate]}
         row = Row(spec.name, metrics, parameters=1, tokens_per_s=1.0, seconds=1.0)
-        write_atomic(folder / "result.json", encoded_result(row, asked_of(sweep, spec.settings)))
+        write_atomic(folder / "result.json", encoded_result(row, sweep.asked(spec.settings)))
 
     os.environ |= environ
     lease.STALE_SECONDS, lease.RENEW_SECONDS, mirror.SCAN_SECONDS = 1.0, 0.2, 0.1

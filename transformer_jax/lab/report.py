@@ -36,20 +36,20 @@ class Report:
     Attributes:
       title: names the rows.
       values: metric -> row -> value of each seed, NaN if it diverged; the first row is the base.
-      tests: over seeds.
-      statements: sentence -> verdict.
       tables: heading -> cells, for people.
       record: all of it for programs, as JSON; `digests` are those of what made the values.
+      tests: over seeds.
+      statements: sentence -> verdict.
       notes: what was not tested, and why.
       draw: draws the figure.
     """
 
     title: str
     values: Mapping[str, Mapping[str, Sequence[float]]]
-    tests: Sequence[SeedTest]
-    statements: Mapping[str, str]
     tables: Mapping[str, Cells]
     record: Mapping[str, Any]
+    tests: Sequence[SeedTest] = ()
+    statements: Mapping[str, str] = dataclasses.field(default_factory=dict)
     notes: Sequence[str] = ()
     draw: Callable[[], Picture] | None = None
 

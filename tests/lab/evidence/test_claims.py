@@ -163,7 +163,6 @@ def test_what_cannot_be_decided_is_refused(trained_claim, tmp_path):
             "higher valid/accuracy is better": lambda: tj.decide(accuracy, copy, progress=False),
             "as is and stated have the same config": lambda: same.configs({}),
             "compares two": stated(rows={"one": {}}),
-            "rows are equal": stated(config="quickstart"),
             "either a config": stated(),
             "better is 'more'": stated(config="quickstart", better="more"),
             "compare the runs of one row": of_one_row,
@@ -283,6 +282,19 @@ def test_rows_that_were_trained_otherwise_have_no_fingerprints(
     assert "step of learns" not in verdict["digests"]
     found = check_claim(verdict, claim)
     assert str(found) == "learns were trained by other code or elsewhere, before the decision"
+
+
+def test_a_row_keeps_its_fingerprints_if_another_one_was_trained_elsewhere(monkeypatch, tmp_path):
+    """Also if the end of its name is that of the other one."""
+    rows = {"keys": {}, "half of keys": {}}
+    prints = lambda configs, *_: {row: {"step": "SHA-256 1"} for row in configs}  # noqa: E731
+    monkeypatch.setattr(fingerprints, "row_fingerprints", prints)
+    monkeypatch.setattr(claims, "_seed_workdirs", lambda folder, row, *_: [row])
+    monkeypatch.setattr(claims, "_is_trained_here", lambda workdir: workdir != "keys")
+    monkeypatch.setattr(claims, "run_digests", lambda _: {"checkpoints": "", "config": ""})
+    claim = tj.Claim("x", rows, config="quickstart")
+    digests = claims._digests(claim, rows, (), tmp_path, 1)
+    assert "step of half of keys" in digests and "step of keys" not in digests
 
 
 def test_configs_are_compared_by_the_fields_that_they_set(checked):

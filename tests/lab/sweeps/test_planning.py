@@ -7,7 +7,7 @@ import pytest
 
 import transformer_jax as tj
 from transformer_jax.lab.sweeps.planning import SweepPlan, plan_sweep
-from transformer_jax.lab.sweeps.results import asked_of, encoded_result
+from transformer_jax.lab.sweeps.results import encoded_result
 from transformer_jax.lab.sweeps.tables import Row
 
 
@@ -17,7 +17,7 @@ def test_a_plan_counts_what_is_finished_and_trains_nothing(tiny_language_model, 
     sweep = tj.Sweep("quickstart", rows, base, seeds=2)
     finished = Row("small", {"loss": [1.0, 2.0]}, parameters=9, tokens_per_s=9.0, seconds=60.0)
     (tmp_path / "small").mkdir()
-    asked = asked_of(sweep, sweep.configs({})["small"])
+    asked = sweep.asked(sweep.configs({})["small"])
     (tmp_path / "small" / "result.json").write_text(encoded_result(finished, asked))
     (tmp_path / "wide" / "seed_1").mkdir(parents=True)
     record = {"step": 4, "split": "train", "loss": 1.0}
@@ -31,8 +31,8 @@ def test_a_plan_counts_what_is_finished_and_trains_nothing(tiny_language_model, 
     assert small.parameters < wide.parameters and 0 < small.flops < wide.flops
     assert small.memory > 4 * small.parameters and wide.tokens > 0
     expected = 60 * 16 * wide.flops / (20 * small.flops)
-    assert plan.seconds_left(wide) == pytest.approx(expected)
+    assert plan.seconds_left([wide]) == pytest.approx(expected)
     text = plan.as_text()
     assert "2 of 2" in text and "16 of 20" in text and "2 of 4" in text
     alone = SweepPlan([wide])  # without a finished row
-    assert alone.seconds_left(wide) is None and "?" in alone.as_text()
+    assert alone.seconds_left([wide]) is None and "?" in alone.as_text()

@@ -13,7 +13,7 @@ import transformer_jax as tj
 from tests.conftest import records_of
 from transformer_jax.lab.sweeps import row_training
 from transformer_jax.lab.sweeps import sweep as sweeps
-from transformer_jax.lab.sweeps.results import asked_of, encoded_result
+from transformer_jax.lab.sweeps.results import encoded_result
 from transformer_jax.lab.sweeps.row_training import group_rows
 from transformer_jax.lab.sweeps.shared_folder import SweepFolder
 from transformer_jax.lab.sweeps.tables import Row
@@ -85,7 +85,7 @@ def test_a_row_that_is_busy_elsewhere_is_left_out_later(sweep, tmp_path, monkeyp
         trained.append([spec.name for spec in rows.values()])
         for folder, spec in rows.items():
             row = Row(spec.name, {"loss": [1.0]}, parameters=1, tokens_per_s=1.0, seconds=1.0)
-            result = encoded_result(row, asked_of(sweep, spec.settings))
+            result = encoded_result(row, sweep.asked(spec.settings))
             (folder / "result.json").write_text(result)
 
     monkeypatch.setattr(sweeps, "train_rows", train_rows)

@@ -11,7 +11,7 @@ import transformer_jax as tj
 from tests.refusals import assert_refused
 from transformer_jax.cli.main import main
 from transformer_jax.lab.sweeps import results, row_training, tables
-from transformer_jax.lab.sweeps.results import asked_of, encoded_result, merge_tables, saved_row
+from transformer_jax.lab.sweeps.results import encoded_result, merge_tables, saved_row
 from transformer_jax.lab.sweeps.shared_folder import SweepFolder, folder_name
 from transformer_jax.lab.sweeps.tables import Row, write_tables
 from transformer_jax.runs.config import resolve_file
@@ -40,7 +40,7 @@ def make_sweep(folder, losses, data=None, **changes):
         rows.append(Row(name, {"loss": values}, parameters=10, tokens_per_s=5.0, seconds=60.0))
         place = folder / folder_name(name)
         place.mkdir(parents=True)
-        asked = asked_of(sweep, settings, data=data)
+        asked = sweep.asked(settings, data=data)
         (place / "result.json").write_text(encoded_result(rows[-1], asked))
     (folder / SWEEP.mark).touch()
     write_tables(rows, folder)
@@ -93,7 +93,7 @@ def test_rows_are_told_apart_by_the_content_of_their_data(tmp_path, config, capl
     path = first / "base" / "result.json"
     sweep = tj.Sweep("quickstart", {"base": {}}, seeds=1)
     for now, is_finished in ((data, True), ({}, True), (data | {"validation data": "3"}, False)):
-        assert bool(saved_row(path, "base", asked_of(sweep, config, data=now))) == is_finished
+        assert bool(saved_row(path, "base", sweep.asked(config, data=now))) == is_finished
     assert "validation data is '2' and '3'; it is measured again" in caplog.text
 
 
@@ -105,10 +105,10 @@ def test_a_result_of_an_earlier_version_is_used_if_its_fields_have_todays_defaul
     earlier = json.loads(path.read_text())
     del earlier["asked"]["config"]["optimizer"]["beta2"]
     path.write_text(json.dumps(earlier))
-    asked = asked_of(tj.Sweep("quickstart", {"base": {}}, seeds=2), config)
+    asked = tj.Sweep("quickstart", {"base": {}}, seeds=2).asked(config)
     assert saved_row(path, "base", asked).metrics == {"loss": [1.0, 2.0]}
     changed = resolve_file("quickstart", {"optimizer.beta2": 0.5})
-    asked = asked_of(tj.Sweep("quickstart", {"base": {}}, seeds=2), changed)
+    asked = tj.Sweep("quickstart", {"base": {}}, seeds=2).asked(changed)
     assert saved_row(path, "base", asked) is None
     assert "another sweep: optimizer.beta2 is 0.98 and 0.5; it is measured again" in caplog.text
 
@@ -124,7 +124,7 @@ def test_a_metric_that_a_finished_row_lacks_is_read_from_its_records(tmp_path, c
     spec = row_training.RowSpec("base", config)
     (row,) = row_training.train_rows(more, {folder: spec}, 3, ())
     assert row.metrics["bleu"] == [None, 31.0, pytest.approx(math.nan, nan_ok=True)]
-    saved = saved_row(folder / "result.json", "base", asked_of(more, config))
+    saved = saved_row(folder / "result.json", "base", more.asked(config))
     assert saved.metrics["bleu"][:2] == [None, 31.0] and saved.diverged == [False, False, True]
 
 

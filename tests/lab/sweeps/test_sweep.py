@@ -17,7 +17,7 @@ from tests.refusals import assert_refused
 from transformer_jax.data.sources import open_split
 from transformer_jax.errors import DivergedError
 from transformer_jax.lab.sweeps.definition import Sweep, load_sweep
-from transformer_jax.lab.sweeps.results import asked_of, saved_row, saved_rows
+from transformer_jax.lab.sweeps.results import saved_row, saved_rows
 from transformer_jax.lab.sweeps.row_training import RowSpec, _measure, _seconds, plan_row
 from transformer_jax.lab.sweeps.sweep import run_seeds, run_sweep
 from transformer_jax.lab.sweeps.tables import Row, write_tables
@@ -127,7 +127,7 @@ def test_a_result_that_cannot_be_read_is_measured_again(sweep, swept, tmp_path, 
     """A file of seconds that cannot be read counts as none."""
     one = Sweep(sweep.config, {"as it is": {}}, sweep.base, 2, sweep.metrics, sweep.also)
     folder = shutil.copytree(swept[0] / "as_it_is", tmp_path / "as_it_is")
-    kept, asked = folder / "result.json", asked_of(one, one.configs({})["as it is"])
+    kept, asked = folder / "result.json", one.asked(one.configs({})["as it is"])
     whole = kept.read_text()
     assert saved_row(kept, "as it is", asked) == swept[1][0]
     for damaged in ("", whole[:99], whole.replace('"metrics": {', '"figures": {')):
@@ -282,7 +282,7 @@ def test_a_picture_that_fails_leaves_the_tables(tmp_path, monkeypatch, caplog):
     def draw(rows, base):
         raise ValueError("no such glyph")
 
-    monkeypatch.setattr("transformer_jax.lab.sweeps.tables.draw_sweep", draw)
+    monkeypatch.setattr("transformer_jax.lab.pictures.draw_sweep", draw)
     write_tables([Row("a", {"loss": [1.0]}, 1, 1.0, 1.0)], tmp_path)
     names = ["table.csv", "table.md", "table.tex", "table.txt"]
     assert sorted(path.name for path in tmp_path.iterdir()) == names

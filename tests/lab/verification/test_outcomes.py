@@ -14,8 +14,6 @@ from transformer_jax.lab.verification.outcomes import (
     DoesNotApplyError,
     Outcome,
     Verification,
-    compare_places,
-    compare_trees,
     run_oracle,
 )
 
@@ -23,28 +21,28 @@ TREE = {"a": np.array([1.0, -2.0]), "b": {"c": np.array([100.0])}}
 
 
 def test_trees_differ_relative_to_the_largest_element_of_an_array():
-    found = compare_trees({"a": np.array([1.1, -2.0]), "b": {"c": np.array([101.0])}}, TREE)
+    found = Comparison.of_trees({"a": np.array([1.1, -2.0]), "b": {"c": np.array([101.0])}}, TREE)
     assert not found.is_equal and found.where == "most in a"
     assert found.absolute == pytest.approx(0.1) and found.relative == pytest.approx(0.05)
     # An array that is zero but for rounding is not compared by itself.
     tree = {"a": np.array([1e-9]), "b": np.array([1.0])}
-    assert compare_trees({"a": np.array([2e-9]), "b": np.array([1.0])}, tree).is_equal
+    assert Comparison.of_trees({"a": np.array([2e-9]), "b": np.array([1.0])}, tree).is_equal
 
 
 def test_what_is_not_finite_or_has_another_shape_is_never_equal():
     for value in (np.nan, np.inf):
         x = np.array([value])
-        assert not compare_trees({"a": x}, {"a": x}).is_equal
-        assert not compare_places(x, x, str).is_equal
-    assert not compare_trees({"a": np.ones(2)}, {"a": np.ones(3)}).is_equal
-    assert not compare_places(np.ones((2, 1)), np.ones((3, 1)), str).is_equal
+        assert not Comparison.of_trees({"a": x}, {"a": x}).is_equal
+        assert not Comparison.of_places(x, x, str).is_equal
+    assert not Comparison.of_trees({"a": np.ones(2)}, {"a": np.ones(3)}).is_equal
+    assert not Comparison.of_places(np.ones((2, 1)), np.ones((3, 1)), str).is_equal
 
 
 def test_places_name_the_first_that_differs():
     expected = np.zeros((4, 3)) + 1
-    found = compare_places(expected + [[0], [1e-6], [0.5], [2]], expected, "token {}".format)
+    found = Comparison.of_places(expected + [[0], [1e-6], [0.5], [2]], expected, "token {}".format)
     assert found.where == "first at token 2" and found.absolute == 2
-    assert not compare_places(expected + 1e-9, expected, str, BITS).is_equal
+    assert not Comparison.of_places(expected + 1e-9, expected, str, BITS).is_equal
 
 
 def test_an_error_is_an_outcome():

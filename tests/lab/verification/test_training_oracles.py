@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Each oracle of training finds its fault, and nothing in a right model."""
+"""Each oracle of training, data and weights finds its fault, and nothing in a right model."""
 
 import dataclasses
 import json
@@ -11,6 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from transformer_jax.errors import UserError
+from transformer_jax.interop import weights
+from transformer_jax.lab.verification import training_oracles
 from transformer_jax.lab.verification.oracles import DEVICE_ORACLES
 from transformer_jax.lab.verification.outcomes import (
     BITS,
@@ -74,6 +77,30 @@ def test_remat_does_not_apply_to_a_recurrent_network(subject_of, monkeypatch):
     monkeypatch.setattr("transformer_jax.nn.transformer.Block", of_no_model)
     with pytest.raises(DoesNotApplyError, match=r"no layer .* train\.remat"):
         full(subject_of())
+
+
+def test_an_exporter_that_changes_weights_is_found(subject_of, monkeypatch):
+    published = subject_of({"model.norm": "layer", "model.feed_forward_bias": True})
+    assert training_oracles.exported(published).is_equal
+    other = subject_of({"model.positions": "from_first"})  # of no published model
+    with pytest.raises(UserError, match=r"config\.model\.positions is 'from_first'"):
+        training_oracles.exported(other)
+    whole = weights.to_tensors
+
+    def rounded(*args):
+        return {name: x.astype("float16").astype(x.dtype) for name, x in whole(*args).items()}
+
+    monkeypatch.setattr(weights, "to_tensors", rounded)
+    found = training_oracles.exported(published)
+    assert not found.is_equal and found.where.startswith("most in ")
+
+
+def test_examples_that_depend_on_what_was_read_are_found(subject_of, right):
+    assert training_oracles.data(subject_of({"data.name": "lines"})).is_equal
+    with pytest.raises(DoesNotApplyError, match="neither data.name nor task.name"):
+        training_oracles.data(right)
+    found = training_oracles.data(subject_of({"data.name": "forgetful"}))
+    assert not found.is_equal and found.where == "first at example 0"
 
 
 def test_oracles_of_two_devices():

@@ -9,6 +9,7 @@ the test decides or the looks end. The verdict names everything that it depends 
 import contextlib
 import dataclasses
 import functools
+import itertools
 import json
 import logging
 import math
@@ -19,19 +20,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from transformer_jax.errors import UserError
-from transformer_jax.lab.evidence import fingerprints
+from transformer_jax.lab.evidence import fingerprints, verdicts
 from transformer_jax.lab.evidence.comparison import provenance_of, run_digests
-from transformer_jax.lab.evidence.verdicts import (
-    STATISTIC,
-    changed_fields,
-    digest_of,
-    read_verdict,
-    stated_configs,
-    verdict_report,
-)
+from transformer_jax.lab.evidence.verdicts import STATISTIC
 from transformer_jax.lab.report import Report, json_number
 from transformer_jax.lab.sweeps.definition import Sweep, load_definition
-from transformer_jax.lab.sweeps.results import PLACES, asked_of, is_of_other_config
+from transformer_jax.lab.sweeps.results import PLACES, is_of_other_config
 from transformer_jax.lab.sweeps.shared_folder import folder_name
 from transformer_jax.lab.sweeps.sweep import run_sweep
 from transformer_jax.runs import provenance
@@ -53,15 +47,7 @@ from transformer_jax.runs.workdir import (
     workdir_within,
 )
 from transformer_jax.runtime.files import write_atomic
-from transformer_jax.scoring import require_direction
-from transformer_jax.scoring.sequential import (
-    UNDECIDED,
-    Look,
-    Plan,
-    decide,
-    oriented,
-    paired_differences,
-)
+from transformer_jax.scoring import require_direction, sequential
 from transformer_jax.summary import Summarized
 
 logger = logging.getLogger(__name__)
@@ -94,7 +80,7 @@ class Claim(Summarized):
       name: of the file, set by `load_claim`.
 
     Raises:
-      ValueError: there are not two rows or measures, the rows are equal, or a field has no meaning.
+      ValueError: there are not two rows or measures, or a field has no meaning.
     """
 
     statement: str
@@ -122,9 +108,6 @@ class Claim(Summarized):
             raise ValueError(f"better is {self.better!r}; it must be 'lower' or 'higher'")
         if bool(self.config) == (self.experiment is not None):
             raise ValueError("a claim has either a config to train or an experiment")
-        first, *others = map(dict, self.rows.values())
-        if self.experiment is None and first in others:
-            raise ValueError("the rows are equal; there is nothing to decide")
         self.plan  # noqa: B018 raises ValueError
 
     @property
@@ -133,16 +116,16 @@ class Claim(Summarized):
         return tuple(self.measure if isinstance(self.measure, Mapping) else self.rows)
 
     @property
-    def plan(self) -> Plan:
+    def plan(self) -> sequential.Plan:
         """Plan of the sequential test."""
-        return Plan(tuple(self.looks), self.smallest, self.error_rate)
+        return sequential.Plan(tuple(self.looks), self.smallest, self.error_rate)
 
     @property
     def identity(self) -> str:
         """Digest of what the claim states and tests; of functions the names count."""
         fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         del fields["published"]  # says what others found
-        return digest_of(_stated(fields))
+        return verdicts.digest_of(_stated(fields))
 
     def sweep(self, seeds: int) -> Sweep:
         """Both rows with a number of seeds, as a sweep."""
@@ -230,7 +213,7 @@ def decide_claim(
     with open_for_writing(workdir) as handle:
         path = handle.folder / f"{claim.name}.{VERDICT}".removeprefix(".")
         with lock_workdir(handle.folder, SWEEP):
-            if path.exists() and read_verdict(path)["asked"] != asked:
+            if path.exists() and verdicts.read_verdict(path)["asked"] != asked:
                 raise UserError(
                     f"{path} is the verdict of another claim of this name, or of other overrides; "
                     "choose another --workdir, or delete the file to decide again with the runs "
@@ -256,46 +239,41 @@ def decide_claim(
             "command": _command(claim, overrides, modules),
             "seconds": round(seconds, 1),
             "asked": asked,
-            "configs": stated_configs(configs),
+            "configs": verdicts.stated_configs(configs),
             "modules": [module.name for module in user_modules],
             "digests": _digests(claim, configs, modules, folder, decision.seeds),
             "machine": provenance.machine_provenance(),
         }
         write_atomic(path, json.dumps(verdict, indent=2) + "\n")
-    return verdict_report(verdict)
+    return verdicts.verdict_report(verdict)
 
 
 def _rows_folder(claim: Claim, workdir: Path, configs: Mapping[str, Settings]) -> Path:
     """Folder of a claim's rows: the workdir, which others share, or one in it."""
-    if claim.experiment is not None:
-        return workdir
-    sweep = claim.sweep(1)
     for row, settings in configs.items():
         path = workdir / folder_name(row) / RESULT
-        if is_of_other_config(path, asked_of(sweep, settings)):
+        if is_of_other_config(path, claim.sweep(1).asked(settings)):
             return workdir_within(workdir, claim.name or "claim")
     return workdir
 
 
 def _decide(
     claim: Claim, folder: Path, overrides: Mapping[str, Any], modules: Modules, progress: bool
-) -> tuple[dict[str, list[float]], float, Look]:
+) -> tuple[dict[str, list[float]], float, sequential.Look]:
     """Adds seeds until a look decides: values of each side, seconds, and the last decision."""
     values: dict[str, list[float]] = {name: [] for name in claim.sides}
-    num_seeds = 0
     seconds = 0.0
-    for count in claim.looks:
-        seeds = range(num_seeds, count)
-        num_seeds = count
-        added, spent = _values(claim, seeds, folder, overrides, modules, progress)
+    for start, count in itertools.pairwise([0, *claim.looks]):
+        added, spent = _values(claim, range(start, count), folder, overrides, modules, progress)
         for name in values:
             values[name] += added[name]
         seconds += spent
-        first, second = (oriented(side, claim.better) for side in values.values())
-        decision = decide(paired_differences(first, second).tolist(), claim.plan)
+        first, second = (sequential.oriented(side, claim.better) for side in values.values())
+        differences = sequential.paired_differences(first, second)
+        decision = sequential.decide(differences.tolist(), claim.plan)
         interval = f"[{decision.low:.4g}, {decision.high:.4g}]"
         logger.info("%d seeds: %s, %.4g %s", count, decision.verdict, decision.mean, interval)
-        if decision.verdict != UNDECIDED:
+        if decision.verdict != sequential.UNDECIDED:
             break
     return values, seconds, decision
 
@@ -356,8 +334,10 @@ def check_claim(
         load_modules(paths)
         configs = _configs_with_places(claim, verdict["asked"]["overrides"], overrides or {})
         before = verdict["configs"]
-        stated = stated_configs(configs)
-        fields = {f for row in stated for f in changed_fields(before.get(row, {}), stated[row])}
+        stated = verdicts.stated_configs(configs)
+        fields: set[str] = set()
+        for row, fields_of_row in stated.items():
+            fields |= {*verdicts.changed_fields(before.get(row, {}), fields_of_row)}
         changed_parts = [f"config ({', '.join(sorted(fields))})"] if fields else []
         now |= _fingerprints(claim, configs, paths)
     except UserError as error:
@@ -410,7 +390,9 @@ def _statistic(claim: Claim) -> str:
     """Fingerprint of the code that makes values of runs, and the verdict of values."""
     measures = claim.measure.values() if isinstance(claim.measure, Mapping) else [claim.measure]
     functions = [f for f in (*measures, claim.experiment) if f is not None]
-    return fingerprints.code_fingerprint(*functions, oriented, paired_differences, decide)
+    return fingerprints.code_fingerprint(
+        *functions, sequential.oriented, sequential.paired_differences, sequential.decide
+    )
 
 
 def _fingerprints(
@@ -485,16 +467,17 @@ def _digests(
     claim: Claim, configs: Mapping[str, Settings], modules: Modules, folder: Path, count: int
 ) -> dict[str, str]:
     """Digests of all that made the values; no fingerprints of a row that was trained otherwise."""
-    fingerprints.of_row.cache_clear()  # files may have changed since this process read them
-    digests = _fingerprints(claim, configs, modules)
+    trained_here = dict(configs)
+    of_runs: dict[str, str] = {}
     for row, settings in configs.items():
         workdirs = _seed_workdirs(folder, row, settings, count)
         with contextlib.suppress(UserError):  # a row that diverged has no checkpoint
             of_row = run_digests(workdirs)
-            if not all(_is_trained_here(workdir) for workdir in workdirs):
-                digests = {k: v for k, v in digests.items() if not k.endswith(f" of {row}")}
-            digests |= {f"{part} of {row}": of_row[part] for part in ("checkpoints", "config")}
-    return digests
+            if not all(map(_is_trained_here, workdirs)):
+                del trained_here[row]
+            of_runs |= {f"{part} of {row}": of_row[part] for part in ("checkpoints", "config")}
+    fingerprints.of_row.cache_clear()  # files may have changed since this process read them
+    return _fingerprints(claim, trained_here, modules) | of_runs
 
 
 def _is_trained_here(workdir: Path) -> bool:

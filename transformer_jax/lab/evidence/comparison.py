@@ -9,10 +9,14 @@ a model that tokenizes text without loss gives it a probability whatever its tok
 import base64
 import dataclasses
 import functools
+import itertools
+import json
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from transformer_jax.checkpoints.manifest import item_id
 from transformer_jax.checkpoints.step_folder import PARAMS, PROVENANCE, step_folders
@@ -23,21 +27,14 @@ from transformer_jax.lab.evidence.verdicts import digest_of
 from transformer_jax.lab.pictures import draw_curves
 from transformer_jax.lab.pictures.curves import Records
 from transformer_jax.lab.pictures.style import MARK, rendered
-from transformer_jax.lab.report import (
-    Cells,
-    Report,
-    difference_cells,
-    json_number,
-    shown_mean,
-    shown_name,
-    with_nan,
-)
+from transformer_jax.lab.report import Report, difference_cells, shown_mean, shown_name, with_nan
 from transformer_jax.lab.sweeps.results import (
     PLACES,
     differing,
     last_validation,
     require_same_validation,
 )
+from transformer_jax.logs.records import to_json
 from transformer_jax.runs.config import load_json, override
 from transformer_jax.runs.evaluate import selecting_metrics
 from transformer_jax.runs.load import load
@@ -109,21 +106,20 @@ def compare(
     for workdir in first_seeds.values():  # their configs name components of the user's own
         load_modules(modules, workdir)
     digests = {name: run_digests(of_run) for name, of_run in seeds.items()}
-    configs = [load_json(folder / CONFIG).values for folder in first_seeds.values()]
-    differences = differing(*configs, ignored=_FREE)
+    configs = {
+        name: [load_json(seed / CONFIG) for seed in of_run] for name, of_run in seeds.items()
+    }
+    fields = {name: of_run[0].values for name, of_run in configs.items()}
+    differences = differing(*fields.values(), ignored=_FREE)
     differences |= differing(*digests.values(), ignored=_OF_ONE_RUN)
-    made_by = {name: {**configs[i], **digests[name]} for i, name in enumerate(names)}
-    require_same_validation("compare", made_by)
+    require_same_validation("compare", {name: {**fields[name], **digests[name]} for name in names})
     records = {name: [read_metrics(seed) for seed in of_run] for name, of_run in seeds.items()}
     same_tokens = not any(field.startswith("tokenizer of ") for field in differences)
     values = _common_metrics(records, metrics, same_tokens)
-    numbers = {
-        name: [load_json(seed / CONFIG).seed for seed in of_run] for name, of_run in seeds.items()
-    }
+    numbers = {name: [config.seed for config in of_run] for name, of_run in configs.items()}
     paired = [name for name in names if numbers[name] == numbers[names[0]]]
-    over_seeds = [
-        test for metric in values for test in compare_seeds(metric, values[metric], paired)
-    ]
+    tests = [compare_seeds(metric, of_runs, paired) for metric, of_runs in values.items()]
+    over_seeds = [*itertools.chain(*tests)]
     predictions, notes_on_outputs = _comparable_predictions(first_seeds, split, records)
     notes = [*_notes(records, same_tokens), *notes_on_outputs]
     outputs = {name: of_run.records for name, of_run in predictions.items()}
@@ -150,7 +146,6 @@ def compare(
         title=f"{', '.join(names[:-1])} and {names[-1]}",
         values=values,
         tests=over_seeds,
-        statements={},
         tables=_tables(names, differences, values, over_seeds, over_examples),
         record=record,
         notes=notes,
@@ -210,48 +205,37 @@ def _tables(
     values: Mapping[str, Mapping[str, Sequence[float]]],
     over_seeds: Sequence[SeedTest],
     over_examples: Sequence[tuple[str, PairedScores]],
-) -> Mapping[str, Cells]:
+) -> dict[str, list[list[str]]]:
     """The tables that are not empty, by heading."""
     marked = {(test.name, test.metric) for test in over_seeds if test.differs}
-    tables: dict[str, list[list[str]]] = {
-        "What differs": [
-            [name, *(shown_name(str(value)) for value in of_runs)]
-            for name, of_runs in differences.items()
-        ],
-        f"Validation over seeds ({MARK} differs from {names[0]})": [
-            [
-                metric,
-                *(
-                    shown_mean(seeds) + (f" {MARK}" if (name, metric) in marked else "")
-                    for name, seeds in of_runs.items()
-                ),
-            ]
-            for metric, of_runs in values.items()
+    what_differs = [["", *names]]
+    for field, of_runs in differences.items():
+        what_differs.append([field, *(shown_name(str(value)) for value in of_runs)])
+    validation = [["", *names]]
+    for metric, of_metric in values.items():
+        line = [metric]
+        for name, seeds in of_metric.items():
+            line.append(shown_mean(seeds) + (f" {MARK}" if (name, metric) in marked else ""))
+        validation.append(line)
+    seed_cells = difference_cells(over_seeds)
+    seed_cells[0] += ["p (permutation)", "Hedges' g"]
+    for line, test in zip(seed_cells[1:], over_seeds, strict=True):
+        line += [f"{test.p_permutation:.2g}", f"{test.difference.effect:.2g}"]
+    header = ["", "metric", names[0], "run", "difference", "95% interval", "p", "p (bootstrap)", ""]
+    tables = {
+        "What differs": what_differs,
+        f"Validation over seeds ({MARK} differs from {names[0]})": validation,
+        f"Over seeds, compared with {names[0]}": seed_cells,
+        f"Over examples, compared with {names[0]}": [
+            header,
+            *itertools.starmap(_example_cells, over_examples),
         ],
     }
-    tables = {heading: [["", *names], *lines] for heading, lines in tables.items() if lines}
-    if over_seeds:
-        header, *lines = difference_cells(over_seeds)
-        for line, test in zip(lines, over_seeds, strict=True):
-            line += [f"{test.p_permutation:.2g}", f"{test.difference.effect:.2g}"]
-        tables[f"Over seeds, compared with {names[0]}"] = [
-            [*header, "p (permutation)", "Hedges' g"],
-            *lines,
-        ]
-    if over_examples:
-        header = ["", "metric", names[0], "run", "difference", "95% interval", "p", "p (bootstrap)"]
-        tables[f"Over examples, compared with {names[0]}"] = [
-            [*header, ""],
-            *(_example_cells(name, test) for name, test in over_examples),
-        ]
-    return tables
+    return {heading: cells for heading, cells in tables.items() if len(cells) > 1}
 
 
 def _test_json(test: SeedTest) -> dict[str, Any]:
-    difference = {
-        name: json_number(value) if isinstance(value, float) else value
-        for name, value in dataclasses.asdict(test.difference).items()
-    }
+    difference = json.loads(to_json(dataclasses.asdict(test.difference)))  # null for infinite ends
     return {**test._asdict(), "difference": difference, "differs": test.differs}
 
 
@@ -373,17 +357,15 @@ def _why_unlike(
                 f"the outputs of {name} are of step {steps[name]}, its metrics of step "
                 f"{latest[name]}"
             )
-    all_made_by = [of_run.made_by for of_run in predictions.values()]
-    for part in ("average", "changed"):
-        values = [made_by[part] for made_by in all_made_by]
-        if any(value != values[0] for value in values):
-            return f"{part} of the outputs is {' and '.join(map(str, values))}"
     configs = [load_json(folder / CONFIG).values for folder in folders.values()]
-    for field in dict.fromkeys(field for made_by in all_made_by for field in made_by["search"]):
-        values = [made_by["search"].get(field) for made_by in all_made_by]
-        of_configs = [config.get(f"decode.{field}") for config in configs]
-        if values != of_configs and any(value != values[0] for value in values):
-            return f"decode.{field} of the outputs is {' and '.join(map(str, values))}"
+    choices = [
+        {"average": made_by["average"], "changed": made_by["changed"]}
+        | {f"decode.{field}": value for field, value in made_by["search"].items()}
+        for made_by in (of_run.made_by for of_run in predictions.values())
+    ]
+    for name, values in differing(*choices, ignored=()).items():
+        if values != tuple(config.get(name) for config in configs):
+            return f"{name} of the outputs is {' and '.join(map(str, values))}"
     return ""
 
 
@@ -510,7 +492,9 @@ def compare_losses(
         sources, targets, side = _pairs(run, examples, split)
         if not same_tokens:
             _require_lossless(run, side, targets, name)
-        losses[name] = _bits_per_byte(run, sources, targets)
+        sizes = [max(1, len(target.encode())) for target in targets]  # an empty text has a byte
+        nats = -np.array(run.score(sources, targets))
+        losses[name] = (nats / math.log(2) / sizes).tolist()
     (_, base), *others = losses.items()
     return {name: _test(base, values) for name, values in others}
 
@@ -536,12 +520,6 @@ def _require_lossless(run: Run, side: str, texts: Sequence[str], name: str) -> N
                 f"compare: the runs have other tokenizers, and that of {name} changes text (such "
                 f"as example {number}), so that its loss is that of another text; leave --loss out"
             )
-
-
-def _bits_per_byte(run: Run, sources: Sequence[str], targets: Sequence[str]) -> list[float]:
-    scores = run.score(sources, targets)  # nats
-    sizes = (max(1, len(target.encode())) for target in targets)  # an empty text counts as a byte
-    return [-score / math.log(2) / size for score, size in zip(scores, sizes, strict=True)]
 
 
 def _test(first: Sequence[float], second: Sequence[float]) -> PairedScores:

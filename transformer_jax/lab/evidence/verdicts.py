@@ -69,10 +69,10 @@ def verdict_report(verdict: Mapping[str, Any]) -> Report:
     for name, side in values.items():
         sides.append([name, shown_mean(side), ", ".join(f"{value:.4g}" for value in side)])
     low, high = map(_shown, verdict["interval"])
-    differences = [["", "difference", "interval", "smallest of interest"]]
-    differences.append(
-        [metric, _shown(verdict["difference"]), f"{low} to {high}", f"{verdict['smallest']:g}"]
-    )
+    differences = [
+        ["", "difference", "interval", "smallest of interest"],
+        [metric, _shown(verdict["difference"]), f"{low} to {high}", f"{verdict['smallest']:g}"],
+    ]
     for name, (first, second) in verdict.get("published", {}).items():
         shown = f"{first - second:+.3g} ({first:g} and {second:g})"
         differences.append([f"published: {name}", shown, "-", "-"])
@@ -80,7 +80,6 @@ def verdict_report(verdict: Mapping[str, Any]) -> Report:
     return Report(
         title=verdict["statement"],
         values={metric: values},
-        tests=(),
         statements={verdict["statement"]: verdict["verdict"]},
         tables={metric: sides, "Differences": differences},
         record=verdict,

@@ -7,12 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from transformer_jax.scoring.sequential import (
-    has_ties,
-    interval_of_mean,
-    interval_of_shift,
-    paired_differences,
-)
+from transformer_jax.scoring import sequential
 
 LOOKS = (1, 2, 4, 9, 15)
 _WINS = 0.8
@@ -112,16 +107,16 @@ def judge(
     count = values.shape[-1]
     # Half for each test; later looks decide more, and get more.
     share = np.asarray(level) / 2 * count / sum(looks)
-    pairs = paired_differences(values, baseline[..., :count])
-    differences = paired_differences(values[..., :, None], baseline[..., None, :])
+    pairs = sequential.paired_differences(values, baseline[..., :count])
+    differences = sequential.paired_differences(values[..., :, None], baseline[..., None, :])
     differences = differences.reshape(*values.shape[:-1], -1)
-    low, high = interval_of_shift(differences, count, share)
+    low, high = sequential.interval_of_shift(differences, count, share)
     is_behind = _share_of_wins(differences) < _WINS
     if count > 1:
         is_behind &= _share_of_wins(pairs) <= _WINS
-        by_mean = np.isfinite(pairs).all(-1) & ~has_ties(pairs)
+        by_mean = np.isfinite(pairs).all(-1) & ~sequential.has_ties(pairs)
         with np.errstate(invalid="ignore"):  # of infinite differences
-            low_mean, high_mean = interval_of_mean(pairs, share)
+            low_mean, high_mean = sequential.interval_of_mean(pairs, share)
         low = np.where(by_mean, np.maximum(low, low_mean), low)
         high = np.where(by_mean, np.minimum(high, high_mean), high)
     # Pairs may know better than the median of all comparisons, which has other seeds on each side.

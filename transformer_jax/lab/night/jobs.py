@@ -26,11 +26,10 @@ from transformer_jax.lab.child_process import child_process, describe_end, end_w
 from transformer_jax.lab.evidence.comparison import run_digests
 from transformer_jax.lab.evidence.fingerprints import row_fingerprints
 from transformer_jax.lab.evidence.verdicts import digest_of
-from transformer_jax.lab.night.proposals import rule_of
+from transformer_jax.lab.night.definition import rule_of
 from transformer_jax.lab.sweeps.definition import Sweep
 from transformer_jax.lab.sweeps.results import seed_folders
-from transformer_jax.lab.sweeps.row_training import RowSpec, train_rows
-from transformer_jax.lab.sweeps.sweep import check_row, row_data
+from transformer_jax.lab.sweeps.row_training import RowSpec, check_row, row_data, train_rows
 from transformer_jax.lab.verification.verify import verify
 from transformer_jax.logs.records import to_json
 from transformer_jax.parallel import hosts
@@ -120,11 +119,7 @@ def _bytes_below(folder: Path) -> int:
 
 
 def check(
-    config: str,
-    metric: str,
-    modules: Sequence[str],
-    overrides: Mapping[str, Any],
-    verifies: bool,
+    config: str, metric: str, modules: Sequence[str], overrides: Mapping[str, Any], verifies: bool
 ) -> dict[str, Any]:
     """Checks that a row can train; "failing" are the quick oracles, run with `verifies`, that
     differ or could not be run."""
@@ -188,7 +183,7 @@ def evaluate(
     Returns:
       "values", NaN where a workdir is empty or parameters are not finite; None of a test split that
       does not exist, or has the examples of the validation split. "digests" by rule of what all
-      rows of a night share (`proposals.RULES`).
+      rows of a night share (`definition.RULES`).
     """
     values = [math.nan] * len(workdirs)
     digests: dict[str, str] = {}

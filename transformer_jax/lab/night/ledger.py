@@ -12,23 +12,29 @@ put in is found; whoever computes all digests again is not. Kinds of lines:
 """
 
 import contextlib
+import enum
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from transformer_jax.errors import UserError
-from transformer_jax.lab.night.proposals import Proposal
+from transformer_jax.lab.night.definition import Proposal
 from transformer_jax.lab.report import with_nan
 from transformer_jax.logs.records import DIGEST, chained, read_chain, to_json
 from transformer_jax.runtime.files import open_locked
 
 FINISH = "finish"
-PROMOTED = "promoted"
-REFUSED = "refused"
-SUPERSEDED = "superseded"
-"""Verdicts of "end" lines: a proposal is superseded, and tested again, if another was promoted
-while it was tested."""
+
+
+class Verdict(enum.StrEnum):
+    """Verdicts of "end" lines: a proposal is superseded, and tested again, if another was promoted
+    while it was tested."""
+
+    PROMOTED = "promoted"
+    REFUSED = "refused"
+    SUPERSEDED = "superseded"
+
 
 type Line = Mapping[str, Any]
 type Stage = int | str
@@ -107,14 +113,14 @@ class Ledger:
     @property
     def promoted(self) -> list[Line]:
         """The "end" lines of promoted proposals; each made a new baseline."""
-        return [line for line in self.of_kind("end") if line["verdict"] == PROMOTED]
+        return [line for line in self.of_kind("end") if line["verdict"] == Verdict.PROMOTED]
 
     def tests(self) -> list[bool | None]:
         """Test number -> True if its proposal was promoted, False if not, None while it runs."""
         outcomes: list[bool | None] = [None] * len(self.of_kind("start"))
         for line in self.of_kind("end"):
             if line["number"] is not None:
-                outcomes[line["number"]] = line["verdict"] == PROMOTED
+                outcomes[line["number"]] = line["verdict"] == Verdict.PROMOTED
         return outcomes
 
     def start_of(self, proposal: Proposal, baseline: Stage) -> Line | None:
@@ -130,7 +136,7 @@ class Ledger:
     def decided(self) -> set[tuple[str, str]]:
         """(name, digest) of the proposals that were promoted or refused."""
         ends = self.of_kind("end")
-        return {(e["name"], e["digest"]) for e in ends if e["verdict"] != SUPERSEDED}
+        return {(e["name"], e["digest"]) for e in ends if e["verdict"] != Verdict.SUPERSEDED}
 
     def measured(self, row: str, baseline: Stage) -> list[Line]:
         """The measurements of a row, beside a baseline, in the order of seeds."""

@@ -16,24 +16,17 @@ from typing import Any, NamedTuple
 from transformer_jax.errors import BusyError, UserError
 from transformer_jax.lab.evidence.verdicts import changed_fields, stated_configs
 from transformer_jax.lab.night.decision import ErrorControl, Judgements, judge
-from transformer_jax.lab.night.definition import Costs, load_night, stated
-from transformer_jax.lab.night.jobs import JobError, Limits, run_job
-from transformer_jax.lab.night.ledger import (
-    FINISH,
-    PROMOTED,
-    REFUSED,
-    SUPERSEDED,
-    Ledger,
-    Line,
-    Stage,
-)
-from transformer_jax.lab.night.proposals import (
+from transformer_jax.lab.night.definition import (
     BASELINE,
     RULES,
+    Costs,
     Proposal,
     digest_of_file,
+    load_night,
     read_proposals,
 )
+from transformer_jax.lab.night.jobs import JobError, Limits, run_job
+from transformer_jax.lab.night.ledger import FINISH, Ledger, Line, Stage, Verdict
 from transformer_jax.runs.config import resolve_file
 from transformer_jax.runs.provenance import code_version
 from transformer_jax.runs.user_modules import failing_as
@@ -103,7 +96,7 @@ class OpenNight:
         settings = resolve_file(night.config, night.base, night.modules)
         require_direction(night.metric, night.better)
         self._first_seed = settings.seed
-        asked = stated(night) | stated_configs({BASELINE: settings})[BASELINE]
+        asked = night.stated() | stated_configs({BASELINE: settings})[BASELINE]
         if works:
             self.ledger.require_open()
             if not self.ledger.lines:
@@ -229,7 +222,7 @@ class OpenNight:
             if error.rule == "disk":
                 for path in self._folder(row).glob("*"):
                     remove(path)
-            refusal = {"verdict": REFUSED, "rule": error.rule, "reason": str(error)}
+            refusal = {"verdict": Verdict.REFUSED, "rule": error.rule, "reason": str(error)}
             with self.ledger.adding():
                 return self._end(proposal, start, **refusal, spent=error.spent)
 
@@ -293,9 +286,10 @@ class OpenNight:
             "costs": self._costs(row),
         }
         with self.ledger.adding():
-            verdict = REFUSED
+            verdict = Verdict.REFUSED
             if judgement.promotes:
-                verdict = PROMOTED if self.number == start["baseline"] else SUPERSEDED
+                is_current = self.number == start["baseline"]
+                verdict = Verdict.PROMOTED if is_current else Verdict.SUPERSEDED
             return self._end(proposal, start, verdict=verdict, **fields)
 
     def _end(self, proposal: Proposal, start: Line | None, **fields: Any) -> Line:

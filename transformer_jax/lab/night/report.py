@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from transformer_jax.lab.analysis.pages import page
-from transformer_jax.lab.night.ledger import FINISH, PROMOTED, REFUSED, Line
+from transformer_jax.lab.night.definition import BASELINE
+from transformer_jax.lab.night.ledger import FINISH, Line, Verdict
 from transformer_jax.lab.night.loop import OpenNight, decide_proposals, finish_night
-from transformer_jax.lab.night.proposals import BASELINE
 from transformer_jax.lab.report import Cells, Report, json_number, shown_mean, shown_name, with_nan
 from transformer_jax.runtime.files import write_atomic
 
@@ -42,8 +42,8 @@ def night_state(folder: str | Path) -> dict[str, Any]:
     spent = ledger.spent()
     return {
         "open": [proposal.name for proposal in night.open_proposals()],
-        PROMOTED: [end["name"] for end in ends if end["verdict"] == PROMOTED],
-        REFUSED: {end["name"]: end["rule"] for end in ends if end["verdict"] == REFUSED},
+        "promoted": [end["name"] for end in ledger.promoted],
+        "refused": {e["name"]: e["rule"] for e in ends if e["verdict"] == Verdict.REFUSED},
         BASELINE: {
             "number": night.number,
             "overrides": dict(baseline.overrides),
@@ -101,7 +101,6 @@ def night_report(night: OpenNight) -> Report:
     return Report(
         title=night.night.question or Path(night.folder).absolute().name,
         values=values,
-        tests=(),
         statements={f"{end['name']}: {end['why']}": end["verdict"] for end in ends},
         tables=tables,
         record=record,

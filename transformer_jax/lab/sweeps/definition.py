@@ -16,7 +16,7 @@ from ml_collections import ConfigDict
 
 from transformer_jax.errors import UserError
 from transformer_jax.lab.sweeps.shared_folder import folder_name
-from transformer_jax.runs.config import load_config, resolve_file
+from transformer_jax.runs.config import load_config, nested, resolve_file
 from transformer_jax.runs.settings import Settings
 from transformer_jax.runs.user_modules import failing_as, run_file
 from transformer_jax.suggestions import suggest
@@ -136,6 +136,15 @@ class Sweep(Summarized):
             except UserError as error:
                 raise UserError(f"row {name!r}: {error}") from error
         return configs
+
+    def asked(
+        self, settings: Settings, until: int | None = None, data: Mapping[str, str] | None = None
+    ) -> dict[str, Any]:
+        """Identity of the result of a row with these settings, as JSON; `until` and `data` are as
+        of `RowSpec`."""
+        also = {column: dict(changes) for column, changes in self.also.items()}
+        steps = {} if until is None else {"until": until}
+        return {"config": nested(settings.values), "also": also, **steps, "data": dict(data or {})}
 
 
 def choose(names: Iterable[str], chosen: str) -> list[str]:

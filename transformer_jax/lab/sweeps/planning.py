@@ -14,9 +14,9 @@ from transformer_jax.lab.plan.report import with_unit
 from transformer_jax.lab.plan.target import GIB
 from transformer_jax.lab.report import aligned, shown_name
 from transformer_jax.lab.sweeps.definition import Sweep
-from transformer_jax.lab.sweeps.results import asked_of, readable_folder, row_records, saved_row
+from transformer_jax.lab.sweeps.results import readable_folder, row_records, saved_row
+from transformer_jax.lab.sweeps.row_training import check_row, row_data
 from transformer_jax.lab.sweeps.shared_folder import folder_name
-from transformer_jax.lab.sweeps.sweep import check_row, row_data
 from transformer_jax.nn.layers import count_parameters
 from transformer_jax.runs.seeds import seed_configs
 from transformer_jax.runs.settings import Settings
@@ -59,14 +59,15 @@ class SweepPlan:
 
     rows: Sequence[RowCost]
 
-    def seconds_left(self, row: RowCost) -> float | None:
-        """Estimated time of what remains of a row, by the FLOPs per second of the finished seeds;
+    def seconds_left(self, rows: Sequence[RowCost]) -> float | None:
+        """Estimated time of what remains of rows, by the FLOPs per second of the finished seeds;
         None if no seed is finished."""
-        if not row.steps_left:
+        left = sum(row.flops * row.steps_left for row in rows)
+        if not left:
             return 0.0
-        flops = sum(r.flops * r.steps * r.finished / r.seeds for r in self.rows)
-        seconds = sum(r.seconds for r in self.rows)
-        return row.flops * row.steps_left * seconds / flops if flops and seconds else None
+        flops = sum(row.flops * row.steps * row.finished / row.seeds for row in self.rows)
+        seconds = sum(row.seconds for row in self.rows)
+        return left * seconds / flops if flops and seconds else None
 
     def as_text(self) -> str:
         """A table for a terminal, with a line for the whole sweep."""
@@ -90,9 +91,7 @@ class SweepPlan:
         """The tokens, FLOPs and time that are left of rows."""
         tokens = sum(row.tokens * row.steps_left for row in rows)
         flops = sum(row.flops * row.steps_left for row in rows)
-        times = [self.seconds_left(row) for row in rows]
-        seconds = None if None in times else sum(time for time in times if time)
-        return [with_unit(tokens), with_unit(flops), _duration(seconds)]
+        return [with_unit(tokens), with_unit(flops), _duration(self.seconds_left(rows))]
 
 
 def plan_sweep(
@@ -132,31 +131,27 @@ def plan_sweep(
 def _plan_row(sweep: Sweep, name: str, settings: Settings, folder: Path | None) -> RowCost:
     training = AbstractTraining(settings)
     _, memory = memory_of(training.compile())
-    task = training.task
-    state = training.state
-    flops = training.model_flops()
-    steps = dict.fromkeys(seed_configs(settings, sweep.seeds), 0)
     saved = None
+    records: Mapping[str, Any] = {}
     if folder is not None:
-        asked = asked_of(sweep, settings, data=row_data({name: settings})[name])
+        asked = sweep.asked(settings, data=row_data({name: settings})[name])
         saved = saved_row(folder / folder_name(name) / RESULT, name, asked, warns=False)
-        for seed, records in row_records(folder, [name]).get(name, {}).items():
-            if seed in steps:
-                steps[seed] = records[-1]["step"]
+        records = row_records(folder, [name]).get(name, {})
     finished = min(saved.seeds, sweep.seeds) if saved else 0
     length = settings.train.num_steps
     # The records of finished seeds may be gone: their steps count as trained.
-    steps_left = [max(length - step, 0) for step in list(steps.values())[finished:]]
+    unfinished = list(seed_configs(settings, sweep.seeds))[finished:]
+    steps = [records[seed][-1]["step"] if seed in records else 0 for seed in unfinished]
     return RowCost(
         name=name,
-        parameters=count_parameters(state.params),
+        parameters=count_parameters(training.state.params),
         memory=memory,
-        flops=flops,
-        tokens=training.rows * sum(task.lengths[side] for side in task.read),
+        flops=training.model_flops(),
+        tokens=training.rows * sum(training.task.lengths[side] for side in training.task.read),
         seeds=sweep.seeds,
         finished=finished,
         steps=sweep.seeds * length,
-        steps_left=sum(steps_left),
+        steps_left=sum(max(length - step, 0) for step in steps),
         seconds=saved.first_seeds(finished).seconds if saved else 0.0,
     )
 

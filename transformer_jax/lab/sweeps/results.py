@@ -15,18 +15,11 @@ from transformer_jax.buckets.bucket import is_address
 from transformer_jax.buckets.copies import fetch_folder
 from transformer_jax.errors import UserError, escape_controls
 from transformer_jax.lab.pictures import Records
-from transformer_jax.lab.sweeps.definition import Sweep
 from transformer_jax.lab.sweeps.shared_folder import SweepFolder, folder_name
 from transformer_jax.lab.sweeps.tables import Row, Rows
-from transformer_jax.runs.config import (
-    PLACE_OF_DATA,
-    VALIDATION_FIELD,
-    flatten,
-    nested,
-    read_settings,
-)
+from transformer_jax.runs.config import PLACE_OF_DATA, VALIDATION_FIELD, flatten, read_settings
 from transformer_jax.runs.provenance import TRAINING_DATA, VALIDATION_DATA
-from transformer_jax.runs.settings import Origin, Settings
+from transformer_jax.runs.settings import Origin
 from transformer_jax.runs.workdir import (
     METRICS,
     RESULT,
@@ -50,7 +43,7 @@ class Result:
 
     Attributes:
       row: its measurements.
-      fields: {"section.field": value}, "also" and "until" as of `asked_of`, and the digests of its
+      fields: {"section.field": value}, "also" and "until" as of `Sweep.asked`, and digests of its
         data; fields that its version lacked have their defaults.
       place: its file.
     """
@@ -60,27 +53,10 @@ class Result:
     place: str
 
 
-def asked_of(
-    sweep: Sweep,
-    settings: Settings,
-    until: int | None = None,
-    data: Mapping[str, str] | None = None,
-) -> dict[str, Any]:
-    """Identity of a row's result, as JSON; `until` and `data` are as of `RowSpec`."""
-    also = {column: dict(changes) for column, changes in sweep.also.items()}
-    steps = {} if until is None else {"until": until}
-    return {"config": nested(settings.values), "also": also, **steps, "data": dict(data or {})}
-
-
 def encoded_result(row: Row, asked: Mapping[str, Any]) -> str:
     """Content of the file of a result."""
     fields = {field: value for field, value in dataclasses.asdict(row).items() if field != "name"}
     return json.dumps({"asked": {**asked, "seeds": row.seeds}, "row": fields}, indent=2) + "\n"
-
-
-def is_complete(row: Row | None, sweep: Sweep) -> bool:
-    """Returns True if a row has all seeds and metrics that a sweep asks for."""
-    return row is not None and row.seeds >= sweep.seeds and set(sweep.metrics) <= set(row.metrics)
 
 
 def result_of(folder: SweepFolder, name: str, asked: Mapping[str, Any] | None) -> Row | None:

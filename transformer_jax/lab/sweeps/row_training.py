@@ -23,25 +23,18 @@ import jax
 from transformer_jax.checkpoints.step_folder import step_folders
 from transformer_jax.data.sources import open_split
 from transformer_jax.errors import DivergedError, NoRoomError, UserError
+from transformer_jax.lab.sweeps import results
 from transformer_jax.lab.sweeps.definition import Sweep
-from transformer_jax.lab.sweeps.results import (
-    asked_of,
-    encoded_result,
-    is_complete,
-    joined,
-    last_validation,
-    saved_row,
-    seed_folders,
-)
 from transformer_jax.lab.sweeps.tables import Row
 from transformer_jax.nn.layers import count_parameters
 from transformer_jax.parallel.sharding import mesh_for_inference
 from transformer_jax.runs import build
+from transformer_jax.runs.provenance import data_digests
 from transformer_jax.runs.run import Run
 from transformer_jax.runs.seeds import apart_reason, program_fields, seed_configs, train_replicas
 from transformer_jax.runs.settings import Settings
 from transformer_jax.runs.train import train
-from transformer_jax.runs.user_modules import Modules
+from transformer_jax.runs.user_modules import Modules, describe_module_error, failing_as
 from transformer_jax.runs.workdir import (
     CHECKPOINTS,
     MARK,
@@ -53,6 +46,9 @@ from transformer_jax.runs.workdir import (
     workdir_within,
 )
 from transformer_jax.runtime.files import read_regular, write_atomic
+from transformer_jax.scoring import METRICS
+from transformer_jax.suggestions import suggest
+from transformer_jax.tasks.losses import batch_shapes
 
 AT_ONCE = 8
 """Most seeds of several rows in one program, unless the user sets it: memory grows with them."""
@@ -93,11 +89,62 @@ class RowPlan(NamedTuple):
     configs: Mapping[str, Settings]
 
 
+def row_data(configs: Mapping[str, Settings]) -> dict[str, dict[str, str]]:
+    """Digests of the training and validation data of each row; empty, with a warning, if they are
+    not here: finished rows are then recognized by their configs alone."""
+    try:
+        return data_digests(configs)
+    except UserError as error:
+        logger.warning("finished rows are not compared with the data: %s", error)
+        return {name: {} for name in configs}
+
+
+def check_row(sweep: Sweep, name: str, settings: Settings) -> None:
+    """Raises UserError if a row cannot train: before any row has, so that none trains in vain."""
+    try:
+        seed_configs(settings, sweep.seeds)
+        _check_metrics(sweep, settings)
+        _check_model(settings)
+    except UserError as error:
+        raise UserError(f"row {name!r}: {error}") from error
+
+
+def _check_model(settings: Settings) -> None:
+    """Raises UserError if the model, or a user's component of it in training, fails on shapes."""
+    task = build.build_untokenized_task(settings)
+    rng = jax.random.key(0)
+    batch = batch_shapes(task.lengths, build.batch_rows(settings, task))
+    try:
+        jax.eval_shape(task.loss, jax.eval_shape(task.init, rng), batch, rng, {})
+    except Exception as error:
+        line = describe_module_error(error)
+        if line:
+            raise UserError(line) from error
+        # Not the user's code: batches of some tasks have further arrays, which the loss lacks here.
+
+
+def _check_metrics(sweep: Sweep, settings: Settings) -> None:
+    """Raises UserError if a sweep names a metric that the runs of a row will not have."""
+    kind = build.task_kind(settings)
+    if not kind.metrics:
+        return
+    names = set(kind.metrics)
+    metric = settings.task.metric or kind.metric
+    if metric:  # only its scores say what they are called
+        with failing_as(f"task.metric {metric} fails on a text of one letter"):
+            scores = METRICS.configured(metric, settings.task)(["a"], ["a"])
+        names |= {name for name, value in scores.items() if not isinstance(value, str)}
+    for name in sweep.metrics:
+        if name not in names:
+            hint = suggest(name, names) or f"; it has {', '.join(sorted(names))}"
+            raise UserError(f"task {settings.task.name} has no metric {name!r}{hint}")
+
+
 def plan_row(sweep: Sweep, spec: RowSpec, folder: Path) -> RowPlan:
     """Reads a row's folder: its finished seeds, and what is left to train."""
-    asked = asked_of(sweep, spec.settings, spec.until, spec.data)
-    saved = saved_row(folder / RESULT, spec.name, asked)
-    if saved and not is_complete(saved, sweep):
+    asked = sweep.asked(spec.settings, spec.until, spec.data)
+    saved = results.saved_row(folder / RESULT, spec.name, asked)
+    if saved and not saved.is_complete(sweep.seeds, sweep.metrics):
         saved = _with_recorded(saved, sweep, spec.settings, folder)
     configs = seed_configs(spec.settings, sweep.seeds)
     left = dict(islice(configs.items(), saved.seeds if saved else 0, None))
@@ -136,10 +183,9 @@ def train_rows(
     if left:
         at_once = min(at_once, sum(len(plan.configs) for plan in left))
         reason = apart_reason(left[0].spec.settings)
-        if reason:
-            if at_once > 1:
-                name = left[0].spec.name
-                logger.info("%s: seeds are trained one after another: %s", name, reason)
+        if reason and at_once > 1:
+            name = left[0].spec.name
+            logger.info("%s: seeds are trained one after another: %s", name, reason)
             at_once = 1
         try:
             runs = _train_seeds(left, at_once, modules)
@@ -164,8 +210,8 @@ def _save(sweep: Sweep, plan: RowPlan, runs: Mapping[Path, Run | None], at_once:
         seconds = _seconds(plan)
         row = Row(spec.name, **measured, seconds=seconds, values=spec.values, steps=spec.until)
         if plan.saved:
-            row = joined(plan.saved, row)
-    write_atomic(plan.folder / RESULT, encoded_result(row, plan.asked))
+            row = results.joined(plan.saved, row)
+    write_atomic(plan.folder / RESULT, results.encoded_result(row, plan.asked))
     return row.first_seeds(sweep.seeds)
 
 
@@ -242,9 +288,9 @@ def _with_recorded(row: Row, sweep: Sweep, settings: Settings, folder: Path) -> 
 
     They are None for seeds whose runs are no longer there.
     """
-    folders = seed_folders(folder)
+    folders = results.seed_folders(folder)
     workdirs = [folders.get(seed) for seed in seed_configs(settings, row.seeds)]
-    records = [last_validation(read_metrics(path)) if path else None for path in workdirs]
+    records = [results.last_validation(read_metrics(path)) if path else None for path in workdirs]
     # The last validation of a seed that diverged was before that, as in `_measure`.
     seeds = [{} if lost else r for r, lost in zip(records, row.diverged, strict=True)]
     metrics = dict(row.metrics)
@@ -284,20 +330,18 @@ def _measure(sweep: Sweep, runs: Mapping[Path, Run | None], at_once: int) -> dic
     if not names:
         criteria = [run.task.best_by.removeprefix("-") for run in trained[:1]]
         names = list(dict.fromkeys(["loss", *criteria]))
-    records: list[Sequence[Mapping[str, Any]]] = []
-    for path in runs:
-        records.append([])
+    validations: list[Mapping[str, Any]] = []
+    speeds: list[float] = []
+    for path, run in runs.items():
+        records: Sequence[Mapping[str, Any]] = []
         with contextlib.suppress(UserError):  # a seed may diverge before its first record
-            records[-1] = read_metrics(path)
-    # The last validation of a seed that diverged was before that: it is no measure of the seed.
-    validations = [
-        {} if run is None else last_validation(of_run)
-        for run, of_run in zip(runs.values(), records, strict=True)
-    ]
+            records = read_metrics(path)
+        # The last validation of a seed that diverged was before that: it is no measure of the seed.
+        validations.append(results.last_validation(records) if run else {})
+        speeds += [record["tokens_per_s"] for record in records if record["split"] == "train"]
     metrics = {name: [_metric(record, name) for record in validations] for name in names}
     for name, changes in sweep.also.items():
         metrics[name] = [_loss_with(run, changes) if run else None for run in runs.values()]
-    speeds = [r["tokens_per_s"] for of_run in records for r in of_run if r["split"] == "train"]
     params = trained[0].params if trained else {}
     return {
         "metrics": metrics,

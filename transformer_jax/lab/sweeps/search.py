@@ -48,6 +48,10 @@ class Choices:
         """The value at a quantile `u` in [0, 1)."""
         return self.values[int(u * len(self.values))]
 
+    def suggested(self, name: str, trial: Any) -> Any:
+        """The value that an optuna trial suggests for a field."""
+        return trial.suggest_categorical(name, self.values)
+
     def ends(self) -> Sequence[Any]:
         """The values that a config must accept for it to accept all."""
         return self.values
@@ -94,6 +98,10 @@ class Interval:
         high = self.high + 1 if self.is_integer else self.high  # so that floor gives `high` too
         value = low * (high / low) ** u if self.log else low + u * (high - low)
         return self.rounded(math.floor(value) if self.is_integer else value)
+
+    def suggested(self, name: str, trial: Any) -> float:
+        suggest = trial.suggest_int if self.is_integer else trial.suggest_float
+        return self.rounded(suggest(name, self.low, self.high, log=self.log))
 
     def rounded(self, value: float) -> float:
         """A number of few digits in the interval."""
@@ -148,20 +156,6 @@ def grid_point(space: Space, number: int) -> dict[str, Any]:
     return dict(zip(space, combination, strict=True))
 
 
-def random_point(space: Space, seed: int, number: int) -> dict[str, Any]:
-    """Values drawn for a trial, a function of the arguments alone.
-
-    Combinations of a small grid are drawn without replacement. Python guarantees that
-    `Random(text).random()` stays the same in later versions.
-    """
-    size = grid_size(space)
-    if size is not None and size <= _SMALL_GRID:
-        order = sorted(range(size), key=lambda index: Random(f"{seed} {index}").random())
-        return grid_point(space, order[number % size])
-    quantiles = {name: Random(f"{seed} {number} {name}").random() for name in space}
-    return {name: values.at(quantiles[name]) for name, values in space.items()}
-
-
 @dataclasses.dataclass(frozen=True)
 class Search:
     """Definition of a search.
@@ -190,10 +184,20 @@ class Search:
         return self.method == "optuna" or len(self.rungs) > 1
 
     def drawn(self, number: int) -> dict[str, Any]:
-        """Values of a trial of a grid or drawn at random, a function of its number alone."""
+        """Values of a trial of a grid or drawn at random, a function of its number alone.
+
+        Combinations of a small grid are drawn without replacement. Python guarantees that
+        `Random(text).random()` stays the same in later versions.
+        """
         if self.method == "grid":
             return grid_point(self.space, number)
-        return random_point(self.space, self.seed, number)
+        seed = self.seed
+        size = grid_size(self.space)
+        if size is not None and size <= _SMALL_GRID:
+            order = sorted(range(size), key=lambda index: Random(f"{seed} {index}").random())
+            return grid_point(self.space, order[number % size])
+        quantiles = {name: Random(f"{seed} {number} {name}").random() for name in self.space}
+        return {name: values.at(quantiles[name]) for name, values in self.space.items()}
 
     def score(self, row: Row) -> float:
         """Score of a trial: the mean over its seeds, higher is better; -inf if one has diverged."""
@@ -237,15 +241,8 @@ def search_of(sweep: Sweep, overrides: Mapping[str, Any]) -> Search:
     factor = sweep.halving.get("factor", 3)
     rungs = _rungs(sweep, settings, factor)
     goal = sweep.goal or selection_metric(settings, build.build_untokenized_task(settings))
-    fixed = {
-        "space": sweep.space,
-        "search": sweep.search,
-        "search_seed": sweep.search_seed,
-        "rungs": rungs,
-        "factor": factor,
-        "goal": goal,
-        "seeds": sweep.seeds,
-    }
+    fixed = {name: getattr(sweep, name) for name in ("space", "search", "search_seed", "seeds")}
+    fixed |= {"rungs": rungs, "factor": factor, "goal": goal}
     for name, value in settings.values.items():  # that all trials share and that change them
         if name.partition(".")[0] in FIXED and name not in CHANGEABLE and name not in sweep.space:
             fixed[f"config.{name}"] = value

@@ -18,7 +18,7 @@ from optuna.storages.journal import BaseJournalBackend, JournalFileBackend, Jour
 
 from transformer_jax.buckets.bucket import Bucket, NotInBucketError
 from transformer_jax.errors import BusyError, UserError
-from transformer_jax.lab.sweeps.search import Choices, Search, row_name
+from transformer_jax.lab.sweeps.search import Search, row_name
 from transformer_jax.lab.sweeps.shared_folder import SweepFolder
 from transformer_jax.ranges import short_repr
 from transformer_jax.runs.workdir import JOURNAL
@@ -63,10 +63,8 @@ def open_study(folder: SweepFolder, search: Search) -> optuna.Study:
     if len(search.rungs) > 1:
         pruner = optuna.pruners.SuccessiveHalvingPruner(search.rungs[0], search.factor)
     try:
-        if folder.bucket is None:
-            backend: BaseJournalBackend = JournalFileBackend(str(folder.path / JOURNAL))
-        else:
-            backend = BucketJournal(folder.bucket)
+        journal = str(folder.path / JOURNAL)
+        backend = BucketJournal(folder.bucket) if folder.bucket else JournalFileBackend(journal)
         study = optuna.create_study(
             storage=JournalStorage(backend),
             pruner=pruner,
@@ -153,16 +151,7 @@ def _values(search: Search, trial: optuna.Trial) -> dict[str, Any]:
     """Values of a trial, {"section.field": value}."""
     if search.method != "optuna":
         return search.drawn(trial.number)
-    values: dict[str, Any] = {}
-    for name, choices in search.space.items():
-        if isinstance(choices, Choices):
-            values[name] = trial.suggest_categorical(name, choices.values)
-        else:
-            suggest: Any = trial.suggest_int if choices.is_integer else trial.suggest_float
-            values[name] = choices.rounded(
-                suggest(name, choices.low, choices.high, log=choices.log)
-            )
-    return values
+    return {name: values.suggested(name, trial) for name, values in search.space.items()}
 
 
 def trial_seed(seed: int, number: int) -> int:

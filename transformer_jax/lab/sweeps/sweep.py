@@ -8,6 +8,7 @@ finished is not trained again. Any number of processes may work on one sweep
 
 import contextlib
 import dataclasses
+import itertools
 import logging
 import math
 import re
@@ -15,40 +16,29 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import jax
 from ml_collections import ConfigDict
 
 from transformer_jax.buckets.bucket import is_address
 from transformer_jax.errors import BusyError, DivergedError, UserError
 from transformer_jax.lab.sweeps.definition import Sweep, choose
-from transformer_jax.lab.sweeps.results import (
-    asked_of,
-    is_complete,
-    result_of,
-    seed_folders,
-    warn_of_other_rows,
+from transformer_jax.lab.sweeps.results import result_of, seed_folders, warn_of_other_rows
+from transformer_jax.lab.sweeps.row_training import (
+    AT_ONCE,
+    RowSpec,
+    check_row,
+    group_rows,
+    row_data,
+    train_rows,
 )
-from transformer_jax.lab.sweeps.row_training import AT_ONCE, RowSpec, group_rows, train_rows
 from transformer_jax.lab.sweeps.search import Search, row_name, search_of, trial_config
 from transformer_jax.lab.sweeps.shared_folder import SweepFolder, folder_name
 from transformer_jax.lab.sweeps.tables import Row, Rows, write_tables
-from transformer_jax.runs import build
 from transformer_jax.runs.config import resolve
 from transformer_jax.runs.prepare import sharing_tokenizers
-from transformer_jax.runs.provenance import data_digests
-from transformer_jax.runs.seeds import seed_configs
 from transformer_jax.runs.settings import COMMAND, Settings
-from transformer_jax.runs.user_modules import (
-    Modules,
-    describe_module_error,
-    failing_as,
-    load_modules,
-)
+from transformer_jax.runs.user_modules import Modules, load_modules
 from transformer_jax.runs.workdir import SWEEP, lock_workdir, open_for_writing
 from transformer_jax.runtime.progress import set_title, shown
-from transformer_jax.scoring import METRICS
-from transformer_jax.suggestions import suggest
-from transformer_jax.tasks.losses import batch_shapes
 
 logger = logging.getLogger(__name__)
 
@@ -95,21 +85,21 @@ def run_sweep(
         pieces = _train_trials(sweep, search, folder, overrides, at_once, modules, data)
     else:
         specs = _row_specs(sweep, search, overrides)
-        wanted = {name: specs[name] for name in choose(specs, chosen)}
+        wanted = choose(specs, chosen)
         if search is None:
-            for name, spec in wanted.items():
-                check_row(sweep, name, spec.settings)
+            for name in wanted:
+                check_row(sweep, name, specs[name].settings)
         folder = SweepFolder(workdir)
         digests = row_data({name: spec.settings for name, spec in specs.items()})
         specs = {name: spec._replace(data=digests[name]) for name, spec in specs.items()}
-        wanted = {name: specs[name] for name in wanted}
         warn_of_other_rows(folder, specs)
         if not is_address(workdir):
             for name in wanted:  # a finished row is only read, whatever its components compute now
                 for seed in seed_folders(Path(workdir) / folder_name(name)).values():
                     with contextlib.suppress(UserError):  # a module that it was given is not here
                         load_modules((), seed)  # warns if one has changed
-        pieces = _train_groups(sweep, wanted, folder, at_once, modules)
+        chosen_specs = {name: specs[name] for name in wanted}
+        pieces = _train_groups(sweep, chosen_specs, folder, at_once, modules)
 
     def finished() -> Rows:
         if specs:
@@ -120,24 +110,10 @@ def run_sweep(
         complete = Rows(row for row in rows if row is not None)
         return search.ranked(complete) if search else complete
 
-    def write() -> None:
-        folder.write(lambda place: write_tables(finished(), place))
-
     with shown(progress), sharing_tokenizers():
-        for _ in pieces:
-            write()
-        write()  # of rows that were finished before, too
+        for _ in itertools.chain(pieces, [None]):  # at last of rows that were finished before, too
+            folder.write(lambda place: write_tables(finished(), place))
     return Rows(row for row in finished() if re.search(chosen, row.name))
-
-
-def row_data(configs: Mapping[str, Settings]) -> dict[str, dict[str, str]]:
-    """Digests of the training and validation data of each row; empty, with a warning, if they are
-    not here: finished rows are then recognized by their configs alone."""
-    try:
-        return data_digests(configs)
-    except UserError as error:
-        logger.warning("finished rows are not compared with the data: %s", error)
-        return {name: {} for name in configs}
 
 
 def _measured_trials(sweep: Sweep, search: Search, overrides: Mapping[str, Any]) -> Sweep:
@@ -167,7 +143,7 @@ def _row_specs(
 
 
 def _finished_row(folder: SweepFolder, sweep: Sweep, spec: RowSpec) -> Row | None:
-    row = result_of(folder, spec.name, asked_of(sweep, spec.settings, spec.until, spec.data))
+    row = result_of(folder, spec.name, sweep.asked(spec.settings, spec.until, spec.data))
     return row.first_seeds(sweep.seeds) if row else None
 
 
@@ -209,8 +185,12 @@ def _train_groups(
     """
 
     def unfinished(names: Sequence[str]) -> list[str]:
-        rows = {name: _finished_row(folder, sweep, specs[name]) for name in names}
-        return [name for name, row in rows.items() if not is_complete(row, sweep)]
+        left = []
+        for name in names:
+            row = _finished_row(folder, sweep, specs[name])
+            if row is None or not row.is_complete(sweep.seeds, sweep.metrics):
+                left.append(name)
+        return left
 
     def train(names: Sequence[str], whole: bool) -> bool:
         """Trains the rows that no other process trains, in one program. False if there are none,
@@ -266,44 +246,3 @@ def run_seeds(
     if not rows[0].parameters:  # no seed left a model
         raise DivergedError(f"{workdir}: the loss of every seed is no longer finite")
     return rows
-
-
-def check_row(sweep: Sweep, name: str, settings: Settings) -> None:
-    """Raises UserError if a row cannot train: before any row has, so that none trains in vain."""
-    try:
-        seed_configs(settings, sweep.seeds)
-        _check_metrics(sweep, settings)
-        _check_model(settings)
-    except UserError as error:
-        raise UserError(f"row {name!r}: {error}") from error
-
-
-def _check_model(settings: Settings) -> None:
-    """Raises UserError if the model, or a user's component of it in training, fails on shapes."""
-    task = build.build_untokenized_task(settings)
-    rng = jax.random.key(0)
-    batch = batch_shapes(task.lengths, build.batch_rows(settings, task))
-    try:
-        jax.eval_shape(task.loss, jax.eval_shape(task.init, rng), batch, rng, {})
-    except Exception as error:
-        line = describe_module_error(error)
-        if line:
-            raise UserError(line) from error
-        # Not the user's code: batches of some tasks have further arrays, which the loss lacks here.
-
-
-def _check_metrics(sweep: Sweep, settings: Settings) -> None:
-    """Raises UserError if a sweep names a metric that the runs of a row will not have."""
-    kind = build.task_kind(settings)
-    if not kind.metrics:
-        return
-    names = set(kind.metrics)
-    metric = settings.task.metric or kind.metric
-    if metric:  # only its scores say what they are called
-        with failing_as(f"task.metric {metric} fails on a text of one letter"):
-            scores = METRICS.configured(metric, settings.task)(["a"], ["a"])
-        names |= {name for name, value in scores.items() if not isinstance(value, str)}
-    for name in sweep.metrics:
-        if name not in names:
-            hint = suggest(name, names) or f"; it has {', '.join(sorted(names))}"
-            raise UserError(f"task {settings.task.name} has no metric {name!r}{hint}")

@@ -14,23 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from transformer_jax.errors import UserError
-from transformer_jax.lab.pictures import (
-    Records,
-    draw_differences,
-    draw_sweep,
-    draw_sweep_curves,
-    save_figure,
-)
+from transformer_jax.lab import pictures, report
 from transformer_jax.lab.pictures.style import MARK, Picture
-from transformer_jax.lab.report import (
-    aligned,
-    difference_cells,
-    html_table,
-    latex_table,
-    markdown_table,
-    shown_mean,
-    shown_name,
-)
 from transformer_jax.runs.workdir import CURVES, DIFFERENCES, RESULT, SWEEP, TABLE, lock_workdir
 from transformer_jax.runtime.files import write_atomic
 from transformer_jax.scoring.statistics import SeedTest, compare_seeds, finite
@@ -82,6 +67,10 @@ class Row:
         measured = [[value for value in values if value is not None] for values in of_seeds]
         return [bool(values) and all(map(math.isnan, values)) for values in measured]
 
+    def is_complete(self, seeds: int, metrics: Sequence[str]) -> bool:
+        """Returns True if the row has as many seeds, and these metrics."""
+        return self.seeds >= seeds and set(metrics) <= set(self.metrics)
+
     def first_seeds(self, count: int) -> "Row":
         """The row with its first seeds only, and their share of the time."""
         if count >= self.seeds:
@@ -131,26 +120,26 @@ class Rows(list[Row]):
         return as_text(self) if self else "[]"
 
     def _repr_html_(self) -> str:
-        return html_table(_cells(self))
+        return report.html_table(_cells(self))
 
 
 def as_text(rows: Sequence[Row]) -> str:
     """A table with aligned columns, for a terminal."""
-    return "\n".join([*aligned(_cells(rows)), *_legend(rows)])
+    return "\n".join([*report.aligned(_cells(rows)), *_legend(rows)])
 
 
 def as_text_with_differences(rows: Sequence[Row]) -> str:
     """`as_text`, and a table of the differences from the first row."""
     tests = differences(rows)
-    below = ["", *aligned(difference_cells(tests))] if tests else []
+    below = ["", *report.aligned(report.difference_cells(tests))] if tests else []
     return "\n".join([as_text(rows), *below])
 
 
 def as_markdown(rows: Sequence[Row]) -> str:
     """A table in Markdown, and one of the differences from the first row."""
     tests = differences(rows)
-    tables = [_cells(rows), *([difference_cells(tests)] if tests else [])]
-    return "\n\n".join([*map(markdown_table, tables), *_legend(rows)])
+    tables = [_cells(rows), *([report.difference_cells(tests)] if tests else [])]
+    return "\n\n".join([*map(report.markdown_table, tables), *_legend(rows)])
 
 
 def as_latex(rows: Sequence[Row]) -> str:
@@ -159,9 +148,9 @@ def as_latex(rows: Sequence[Row]) -> str:
     tests = differences(rows)
     tables = [[line[: -len(_SIZES)] for line in _cells(rows)]]
     if tests:
-        tables.append(difference_cells(tests))
+        tables.append(report.difference_cells(tests))
     legend = "".join(f"\n% {line}" for line in _legend(rows))
-    return "\n\n".join(map(latex_table, tables)) + legend
+    return "\n\n".join(map(report.latex_table, tables)) + legend
 
 
 def as_csv(rows: Sequence[Row]) -> str:
@@ -197,7 +186,7 @@ def differences(rows: Sequence[Row]) -> list[SeedTest]:
 def _legend(rows: Sequence[Row]) -> list[str]:
     """A line on the marks, if a difference was tested."""
     names = " or ".join(dict.fromkeys(test.difference.test for test in differences(rows)))
-    mark = f"{MARK} differs from {shown_name(rows[0].name)}"
+    mark = f"{MARK} differs from {report.shown_name(rows[0].name)}"
     return [f"{mark} ({names} over seeds, Holm-corrected, 0.05)"] if names else []
 
 
@@ -233,7 +222,7 @@ def _trial_value(row: Row, column: str) -> Any:
 
 
 def _cell(value: Any) -> str:
-    return shown_name(f"{value:g}" if isinstance(value, float) else str(value))
+    return report.shown_name(f"{value:g}" if isinstance(value, float) else str(value))
 
 
 def _metrics(rows: Sequence[Row]) -> list[str]:
@@ -245,14 +234,14 @@ def _cells(rows: Sequence[Row]) -> list[list[str]]:
     names = _metrics(rows)
     trials = _trial_columns(rows)
     marked = {(test.name, test.metric) for test in differences(rows) if test.differs}
-    header = ["", *map(shown_name, [*trials.values(), *names])]
+    header = ["", *map(report.shown_name, [*trials.values(), *names])]
     lines = [[*header, "seeds", "parameters", "tokens/s", "time"]]
     for row in rows:
-        line = [shown_name(row.name)]
+        line = [report.shown_name(row.name)]
         line += [_cell(_trial_value(row, column)) for column in trials]
         for name in names:
             mark = f" {MARK}" if (row.name, name) in marked else ""
-            line.append(shown_mean(row.metrics.get(name, ())) + mark)
+            line.append(report.shown_mean(row.metrics.get(name, ())) + mark)
         line += [str(row.seeds), f"{row.parameters:,}", f"{row.tokens_per_s:,.0f}"]
         line.append(f"{row.seconds / 60:.1f} min")
         lines.append(line)
@@ -271,7 +260,7 @@ def write_tables(rows: Sequence[Row], workdir: Path) -> None:
 
 
 def publish_tables(
-    rows: Sequence[Row], records: Mapping[str, Mapping[str, Records]], folder: Path
+    rows: Sequence[Row], records: Mapping[str, Mapping[str, pictures.Records]], folder: Path
 ) -> None:
     """Writes the tables of `write_tables` and figures as vectors (.pdf, .svg): table, curves, and
     differences if they were tested.
@@ -285,16 +274,15 @@ def publish_tables(
         raise UserError(f"--to: {folder} is the folder of a sweep; choose another for the tables")
     with lock_workdir(folder, SWEEP):
         write_tables(rows, folder)
-        _write_figure(lambda: draw_table(rows), folder / TABLE, _VECTORS)
+        figures = {TABLE: lambda: draw_table(rows)}
         tests = differences(rows)
         if tests:
-            base = rows[0].name
-            _write_figure(lambda: draw_differences(tests, base), folder / DIFFERENCES, _VECTORS)
+            figures[DIFFERENCES] = lambda: pictures.draw_differences(tests, rows[0].name)
         if records:
             curves = {name: list(seeds.values()) for name, seeds in records.items()}
-            _write_figure(
-                lambda: draw_sweep_curves(curves, _metrics(rows)), folder / CURVES, _VECTORS
-            )
+            figures[CURVES] = lambda: pictures.draw_sweep_curves(curves, _metrics(rows))
+        for name, draw in figures.items():
+            _write_figure(draw, folder / name, _VECTORS)
 
 
 def draw_table(rows: Sequence[Row]) -> Picture:
@@ -308,14 +296,14 @@ def draw_table(rows: Sequence[Row]) -> Picture:
         labels = {row.name: row.name for row in rows}
     tests = differences(rows)
     different = [(labels[test.name], test.metric) for test in tests if test.differs]
-    return draw_sweep({labels[row.name]: row.metrics for row in rows}, different)
+    return pictures.draw_sweep({labels[row.name]: row.metrics for row in rows}, different)
 
 
 def _write_figure(draw: Callable[[], Picture], path: Path, endings: Sequence[str]) -> None:
     try:
         figure = draw()
         for ending in endings:
-            save_figure(figure, path.with_suffix(f".{ending}"))
+            pictures.save_figure(figure, path.with_suffix(f".{ending}"))
     except Exception as error:  # matplotlib's, of any type
         names = ", ".join(f"{path}.{ending}" for ending in endings)
         logger.warning("%s is left out, the tables are written: %s", names, error)

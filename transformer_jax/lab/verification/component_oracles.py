@@ -25,13 +25,7 @@ from transformer_jax.decoding.constraints import constrained, start_under
 from transformer_jax.decoding.interface import DecodeStep, Hypotheses, Start
 from transformer_jax.inference.config import make_constraint
 from transformer_jax.lab.verification.forward_oracles import BFLOAT16, Decoding
-from transformer_jax.lab.verification.outcomes import (
-    BITS,
-    Comparison,
-    DoesNotApplyError,
-    compare_places,
-    compare_trees,
-)
+from transformer_jax.lab.verification.outcomes import BITS, Comparison, DoesNotApplyError
 from transformer_jax.lab.verification.subject import VOCAB, Subject
 from transformer_jax.logs import trackers
 from transformer_jax.logs.records import OF_ONE_TRAINING
@@ -181,7 +175,9 @@ def searched(subject: Subject) -> Comparison:
             where = f"output {output} of sentence {sentence % len(limits)} is {fault}"
             return Comparison(np.inf, np.inf, where, BITS)
     expected = np.concatenate(apart)
-    return compare_places(tokens, expected, lambda i: f"sentence {i % len(limits)} by itself", BITS)
+    return Comparison.of_places(
+        tokens, expected, lambda i: f"sentence {i % len(limits)} by itself", BITS
+    )
 
 
 def _letters() -> Tokenizer:
@@ -207,7 +203,7 @@ def scored(subject: Subject) -> Comparison:
         return Comparison(np.inf, np.inf, f"in the names: it returns {names}, no {name}", BITS)
     shuffled = score([outputs[i] for i in order], [texts[i] for i in order])
     numbers = {key: value for key, value in values.items() if isinstance(value, int | float)}
-    return compare_trees({key: shuffled[key] for key in numbers}, numbers, 1e-9)
+    return Comparison.of_trees({key: shuffled[key] for key in numbers}, numbers, 1e-9)
 
 
 def scheduled(subject: Subject) -> Comparison:
@@ -222,7 +218,7 @@ def scheduled(subject: Subject) -> Comparison:
         return Comparison(np.inf, np.inf, f"in the rates: {rates[step]} at step {step}", BITS)
     steps = np.unique(np.geomspace(1, num_steps + 1, _STEPS_APART).astype(int)) - 1
     apart = np.array([np.asarray(rate_at(int(step)), np.float32) for step in steps])
-    return compare_places(rates[steps], apart, lambda i: f"step {steps[i]}", 1e-6)
+    return Comparison.of_places(rates[steps], apart, lambda i: f"step {steps[i]}", 1e-6)
 
 
 def updated(subject: Subject) -> Comparison:
@@ -247,7 +243,7 @@ def updated(subject: Subject) -> Comparison:
                 update_of = jax.jit(partial(optimizer.update))
             update, state = update_of(gradients, state, tree)
         updates.append(update)
-    return compare_trees(unstack_layers(updates[1]), updates[0])
+    return Comparison.of_trees(unstack_layers(updates[1]), updates[0])
 
 
 def lost(subject: Subject) -> Comparison:
@@ -272,7 +268,7 @@ def lost(subject: Subject) -> Comparison:
         values, backward = jax.vjp(partial(losses, of), arrays)
         results.append({"losses": values, "gradients": backward(jnp.ones_like(values))[0]})
     of_states, of_logits = results
-    return compare_trees(of_states, of_logits)
+    return Comparison.of_trees(of_states, of_logits)
 
 
 def fused(subject: Subject) -> Comparison:
@@ -287,7 +283,7 @@ def fused(subject: Subject) -> Comparison:
     if not any(choice.name == name for choice in choices):
         reasons = ", ".join({choice.reason for choice in choices}) or "there is no attention"
         raise RuntimeError(f"the kernel was not called: {reasons}")
-    return compare_trees(gradients, plain.gradients, BFLOAT16)
+    return Comparison.of_trees(gradients, plain.gradients, BFLOAT16)
 
 
 def continued(subject: Subject) -> Comparison:
@@ -300,12 +296,8 @@ def continued(subject: Subject) -> Comparison:
         train(config, parts, until=_STEPS // 2, progress=False)
         resumed = train(config, parts, progress=False)
         records = [_recorded(path) for path in (parts, whole)]
-    comparison = compare_trees(resumed.params, uninterrupted.params, BITS)
-    differ = [
-        key
-        for key in records[0].keys() | records[1].keys()
-        if records[0].get(key) != records[1].get(key)
-    ]
+    comparison = Comparison.of_trees(resumed.params, uninterrupted.params, BITS)
+    differ = [key for key, _ in records[0].items() ^ records[1].items()]
     if comparison.is_equal and differ:
         step, split, name = min(differ)
         return Comparison(np.inf, np.inf, f"in the records: {split}/{name} at step {step}", BITS)

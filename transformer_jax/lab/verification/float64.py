@@ -27,7 +27,7 @@ def in_float64(
     closed, shapes = jax.make_jaxpr(function, return_shape=True)(*arguments)
 
     def program(*arguments: Any) -> Any:
-        outputs = _evaluate(closed, jax.tree.leaves(arguments))
+        outputs = _evaluate(closed, *jax.tree.leaves(arguments))
         return jax.tree.unflatten(jax.tree.structure(shapes), outputs)
 
     with jax.enable_x64(True):
@@ -42,7 +42,7 @@ def _widened(value: Any) -> Any:
     return jnp.asarray(value, jnp.float64) if is_float else value
 
 
-def _evaluate(jaxpr: Any, inputs: Sequence[Any]) -> list[Any]:
+def _evaluate(jaxpr: Any, *inputs: Any) -> list[Any]:
     closed = jaxpr if isinstance(jaxpr, core.ClosedJaxpr) else core.ClosedJaxpr(jaxpr, ())
     values: dict[Any, Any] = dict(zip(closed.jaxpr.invars, inputs, strict=True))
     values.update(zip(closed.jaxpr.constvars, map(_widened, closed.consts), strict=True))
@@ -63,14 +63,14 @@ def _apply(equation: Any, inputs: list[Any]) -> Any:
     match name:
         case _ if name in _INLINED or name in _CUSTOM:
             inner = params.get("jaxpr") or params.get("call_jaxpr") or params.get("fun_jaxpr")
-            return _evaluate(inner, inputs)
+            return _evaluate(inner, *inputs)
         case "scan":
             return _scan(equation, inputs)
         case "while":
             return _while(params, inputs)
         case "cond":
             index, *operands = inputs
-            branches = [partial(_evaluate_each, branch) for branch in params["branches"]]
+            branches = [partial(_evaluate, branch) for branch in params["branches"]]
             return jax.lax.switch(index, branches, *operands)
         case "reduce":
             return _reduce(params, inputs)
@@ -88,15 +88,11 @@ def _apply(equation: Any, inputs: list[Any]) -> Any:
     return results if equation.primitive.multiple_results else [results]
 
 
-def _evaluate_each(jaxpr: Any, *inputs: Any) -> list[Any]:
-    return _evaluate(jaxpr, inputs)
-
-
 def _reduce(params: Any, inputs: list[Any]) -> Any:
     count = len(inputs) // 2
 
     def combine(left: Sequence[Any], right: Sequence[Any]) -> tuple[Any, ...]:
-        return tuple(_evaluate(params["jaxpr"], [*left, *right]))
+        return tuple(_evaluate(params["jaxpr"], *left, *right))
 
     operands = tuple(inputs[:count])
     return jax.lax.reduce(operands, tuple(inputs[count:]), combine, params["dimensions"])
@@ -111,7 +107,7 @@ def _scan(equation: Any, inputs: list[Any]) -> Sequence[Any]:
     consts = inputs[: first_x - num_carry]
 
     def step(carry: list[Any], xs: list[Any]) -> tuple[list[Any], list[Any]]:
-        results = _evaluate(body, [*consts, *carry, *xs])
+        results = _evaluate(body, *consts, *carry, *xs)
         return results[:num_carry], results[num_carry:]
 
     options = {name: equation.params[name] for name in ("length", "reverse")}
@@ -130,8 +126,8 @@ def _while(params: Any, inputs: list[Any]) -> Any:
     of_cond = inputs[:first_of_body]
     of_body = inputs[first_of_body:first_of_carry]
     return jax.lax.while_loop(
-        lambda carry: _evaluate(params["cond_jaxpr"], [*of_cond, *carry])[0],
-        lambda carry: _evaluate(params["body_jaxpr"], [*of_body, *carry]),
+        lambda carry: _evaluate(params["cond_jaxpr"], *of_cond, *carry)[0],
+        lambda carry: _evaluate(params["body_jaxpr"], *of_body, *carry),
         inputs[first_of_carry:],
     )
 

@@ -17,14 +17,7 @@ import numpy as np
 from transformer_jax.decoding.interface import can_rewind, reorder_state, rewind
 from transformer_jax.errors import UserError
 from transformer_jax.lab.verification.float64 import in_float64
-from transformer_jax.lab.verification.outcomes import (
-    BITS,
-    FLOAT32,
-    Comparison,
-    DoesNotApplyError,
-    compare_places,
-    compare_trees,
-)
+from transformer_jax.lab.verification.outcomes import BITS, FLOAT32, Comparison, DoesNotApplyError
 from transformer_jax.lab.verification.subject import VOCAB, Subject
 from transformer_jax.models import apply_method, apply_model
 from transformer_jax.models.decoder_only import DecoderOnly
@@ -54,7 +47,7 @@ def packed(subject: Subject) -> Comparison:
     if max(ids.max() for name, ids in batch.items() if name.endswith("_segment_ids")) < 2:
         raise DoesNotApplyError("a row of this task holds one example")
     unpacked = subject.unpacked
-    losses = compare_trees(_loss_sums(subject, batch), _loss_sums(subject, unpacked))
+    losses = Comparison.of_trees(_loss_sums(subject, batch), _loss_sums(subject, unpacked))
     if not _is_supervised(subject):
         return losses
     logits = _compare_outputs(
@@ -95,7 +88,7 @@ def _leaked_gradients(subject: Subject) -> Comparison:
         return f"the gradient of {_place(batch, *places[i])}"
 
     scale = float(ordered.max()) or 1.0
-    return compare_places(1 + leaked / scale, np.ones_like(leaked), place)
+    return Comparison.of_places(1 + leaked / scale, np.ones_like(leaked), place)
 
 
 def _gradients_by_tokens(
@@ -161,10 +154,10 @@ def _compare_outputs(
 ) -> Comparison:
     """Compares the logits that the loss counts."""
     if not _is_supervised(subject):
-        return compare_places(computed, expected, lambda i: "the loss", tolerance)
+        return Comparison.of_places(computed, expected, lambda i: "the loss", tolerance)
     task: Any = subject.task
     places = np.argwhere(np.asarray(task.supervised(subject.batch).counted))
-    return compare_places(
+    return Comparison.of_places(
         computed, expected, lambda i: _place(subject.batch, *places[i]), tolerance
     )
 
@@ -209,7 +202,7 @@ def causal(subject: Subject) -> Comparison:
         raise DoesNotApplyError("the logits do not depend on embedded tokens")
     token, later = np.triu_indices(_LONGEST, 1)
     by_later = grads[token, later]
-    gradient = compare_places(
+    gradient = Comparison.of_places(
         by_later,
         np.zeros_like(by_later),
         lambda i: f"logits of token {token[i]}, by token {later[i]} after it",
@@ -222,7 +215,9 @@ def causal(subject: Subject) -> Comparison:
     half = _LONGEST // 2
     others = np.concatenate([tokens[:, :half], _draw_tokens(1, _LONGEST - half, seed=1)], axis=1)
     changed, _ = jax.device_get(gradients(params, others))
-    return compare_places(changed[:half], logits[:half], lambda i: f"logits of token {i}", BITS)
+    return Comparison.of_places(
+        changed[:half], logits[:half], lambda i: f"logits of token {i}", BITS
+    )
 
 
 def cached(subject: Subject) -> Comparison:
@@ -264,10 +259,8 @@ class Decoding:
         tokens = _draw_tokens(len(_PROMPTS), max(_PROMPTS))
         self.prompts = np.where(np.arange(max(_PROMPTS)) < self.lengths[:, None], tokens, 0)
         self.restart(1)
-        self._logits: list[np.ndarray] = []
-        self._prefixes: list[tuple[list[int], int]] = []  # tokens and row of each logits
-        self._places: list[str] = []
-
+        # Logits, the tokens that were read before them, their row, and the place.
+        self._kept: list[tuple[np.ndarray, list[int], int, str]] = []
         self._step = jax.jit(partial(apply_method, self.model, subject.params, "decode_step"))
 
     def prefill(self, method: str = "prefill") -> tuple[Any, ...]:
@@ -313,25 +306,25 @@ class Decoding:
         count = logits.shape[1]
         for i, tokens in enumerate(self._read):
             row = i // self._num_beams
+            place = f"{name}, row {row} (prompt of {_PROMPTS[row]})"
             for t in range(count):
-                self._logits.append(logits[i, t])
-                self._prefixes.append((tokens[: len(tokens) - count + t + 1], row))
-                self._places.append(f"{name}, row {row} (prompt of {_PROMPTS[row]})")
+                prefix = tokens[: len(tokens) - count + t + 1]
+                self._kept.append((logits[i, t], prefix, row, place))
 
     def compare(self) -> Comparison:
         """Compares with the full forward pass."""
-        tokens = np.zeros((len(self._prefixes), _LONGEST), np.int32)
-        for i, (prefix, _) in enumerate(self._prefixes):
+        computed, prefixes, rows, places = zip(*self._kept, strict=True)
+        tokens = np.zeros((len(prefixes), _LONGEST), np.int32)
+        for i, prefix in enumerate(prefixes):
             tokens[i, : len(prefix)] = prefix
-        rows = np.array([row for _, row in self._prefixes])
-        last = np.array([len(prefix) - 1 for prefix, _ in self._prefixes])
+        last = np.array([len(prefix) - 1 for prefix in prefixes])
 
         @jax.jit
         def logits(params: Any) -> jax.Array:
-            return _full_logits(self.subject, self.model, params, tokens, rows)
+            return _full_logits(self.subject, self.model, params, tokens, np.array(rows))
 
         expected = np.asarray(logits(self.subject.params))[np.arange(len(last)), last]
-        return compare_places(np.stack(self._logits), expected, lambda i: self._places[i])
+        return Comparison.of_places(np.stack(computed), expected, lambda i: places[i])
 
 
 def _full_logits(

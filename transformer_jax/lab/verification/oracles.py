@@ -21,13 +21,8 @@ import numpy as np
 
 from transformer_jax.checkpoints.step_folder import named_leaves
 from transformer_jax.lab.child_process import child_process, describe_end, end_with_parent
-from transformer_jax.lab.verification import (
-    component_oracles,
-    forward_oracles,
-    stored_oracles,
-    training_oracles,
-)
-from transformer_jax.lab.verification.outcomes import Comparison, compare_trees, run_oracle
+from transformer_jax.lab.verification import component_oracles, forward_oracles, training_oracles
+from transformer_jax.lab.verification.outcomes import Comparison, run_oracle
 from transformer_jax.lab.verification.subject import Subject
 from transformer_jax.nn.parameters import PARAMETERS
 from transformer_jax.parallel.sharding import AXIS_NAMES, DATA
@@ -61,9 +56,9 @@ ORACLES: Mapping[str, Oracle] = {
     "built again = the same": training_oracles.repeated,
     "resumed = uninterrupted": training_oracles.resumed,
     "seeds together = apart": training_oracles.seeds,
-    "exported = imported": stored_oracles.exported,
+    "exported = imported": training_oracles.exported,
     **DEVICE_ORACLES,
-    "data read again = the same": stored_oracles.data,
+    "data read again = the same": training_oracles.data,
     "predictions: alone = together": component_oracles.predicted,
     "loss of states = of logits": component_oracles.lost,
     "tokenizer: text = text": component_oracles.tokenized,
@@ -86,41 +81,35 @@ QUICK = (
 """Oracles of the model for a first look, besides those of the component's own kind."""
 
 _RESUMED = "resumed = uninterrupted"
-_OF_DATA = "data read again = the same"
-_OF_SEARCHES = "search: alone = in a batch"
-_OF_OPTIMIZERS = "optimizer: stacked = single"
 OF_CALLBACKS = "callbacks: resumed = uninterrupted"
-OWN: Mapping[str, Sequence[str]] = {
-    "task.name": (_OF_DATA, "predictions: alone = together"),
-    "train.loss": ("loss of states = of logits",),
-    "data.name": (_OF_DATA,),
-    "tokenizer.kind": ("tokenizer: text = text",),
-    "decode.search": (_OF_SEARCHES,),
-    "decode.constraint": (_OF_SEARCHES,),
-    "task.metric": ("metric: any order",),
-    "optimizer.name": (_OF_OPTIMIZERS, _RESUMED),
-    "optimizer.transforms": (_OF_OPTIMIZERS, _RESUMED),
-    "optimizer.schedule": ("schedule: compiled = not", _RESUMED),
-    "model.attention": ("kernel = plain",),
-    "train.callbacks": (OF_CALLBACKS,),
-    "logging.trackers": (OF_CALLBACKS,),
+OF_COMPONENTS: Mapping[str, Sequence[str]] = {
+    "data read again = the same": ("task.name", "data.name"),
+    "predictions: alone = together": ("task.name",),
+    "loss of states = of logits": ("train.loss",),
+    "tokenizer: text = text": ("tokenizer.kind",),
+    "search: alone = in a batch": ("decode.search", "decode.constraint"),
+    "metric: any order": ("task.metric",),
+    "optimizer: stacked = single": ("optimizer.name", "optimizer.transforms"),
+    "schedule: compiled = not": ("optimizer.schedule",),
+    _RESUMED: ("optimizer.name", "optimizer.transforms", "optimizer.schedule"),
+    "kernel = plain": ("model.attention",),
+    OF_CALLBACKS: ("train.callbacks", "logging.trackers"),
 }
-"""Oracles of the component of a field alone."""
+"""Oracles of single components -> the fields that name these."""
 _IN_MODEL = ("task.name", "train.loss")
-"""Fields of `OWN` whose components are part of the model or the task, as those of fields that it
-does not name."""
-OF_MODEL = (
-    *(name for name in ORACLES if not any(name in names for names in OWN.values())),
-    _RESUMED,
-    BETWEEN_PROCESSES,
-)
+"""Fields of `OF_COMPONENTS` whose components are part of the model or the task, as those of fields
+that it does not name."""
+_OF_MODEL_ALONE = [name for name in ORACLES if name not in OF_COMPONENTS]
+OF_MODEL = (*_OF_MODEL_ALONE, _RESUMED, BETWEEN_PROCESSES)
 """Oracles that read all components of model and task."""
 
 
 def oracles_of(field: str, quick: bool = False) -> Sequence[str]:
     """The oracles that read the component of a field; with `quick`, those of a first look."""
-    of_model = (QUICK if quick else OF_MODEL) if field not in OWN or field in _IN_MODEL else ()
-    return (*OWN.get(field, ()), *of_model)
+    own = [name for name, fields in OF_COMPONENTS.items() if field in fields]
+    if own and field not in _IN_MODEL:
+        return own
+    return [*own, *(QUICK if quick else OF_MODEL)]
 
 
 def between_processes(subject: Subject, work: Mapping[str, Any]) -> Comparison:
@@ -133,7 +122,7 @@ def between_processes(subject: Subject, work: Mapping[str, Any]) -> Comparison:
             status = process.wait()
         if status:
             raise RuntimeError(describe_end(status, errors.read_text(errors="replace")))
-        return compare_trees({**np.load(path)}, named_leaves(subject.gradients))
+        return Comparison.of_trees({**np.load(path)}, named_leaves(subject.gradients))
 
 
 def main() -> None:

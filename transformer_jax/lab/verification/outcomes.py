@@ -9,11 +9,7 @@ import numpy as np
 
 from transformer_jax.checkpoints.step_folder import named_leaves
 from transformer_jax.errors import UserError
-from transformer_jax.runs.user_modules import (
-    describe_error,
-    describe_module_error,
-    is_modules_fault,
-)
+from transformer_jax.runs import user_modules
 from transformer_jax.summary import Summarized
 
 EQUAL = "equal"
@@ -55,6 +51,47 @@ class Comparison:
         """Returns True if no array differs by more than the tolerance. A NaN never does."""
         return self.relative <= self.tolerance
 
+    @classmethod
+    def of_trees(cls, computed: Any, expected: Any, tolerance: float = FLOAT32) -> "Comparison":
+        """Compares two trees of arrays; `where` is the path that differs most."""
+        leaves = {name: np.asarray(leaf) for name, leaf in named_leaves(computed).items()}
+        arrays = {name: np.asarray(leaf) for name, leaf in named_leaves(expected).items()}
+        if [leaf.shape for leaf in leaves.values()] != [array.shape for array in arrays.values()]:
+            return cls(np.inf, np.inf, "in the shapes of the arrays", tolerance)
+        # Without a floor, rounding errors of a gradient that should be 0 would count.
+        floor = _SMALL * max(map(_size, arrays.values()), default=0.0)
+        worst = cls(0.0, 0.0, "", tolerance)
+        for name, leaf in zip(arrays, leaves.values(), strict=True):
+            absolute, relative = _difference(leaf, arrays[name], floor)
+            if relative > worst.relative:
+                worst = cls(absolute, relative, f"most in {name}", tolerance)
+        return worst
+
+    @classmethod
+    def of_places(
+        cls,
+        computed: np.ndarray,
+        expected: np.ndarray,
+        place: Callable[[int], str],
+        tolerance: float = FLOAT32,
+    ) -> "Comparison":
+        """Compares arrays [N, ...] of N places, such as tokens; `where` is the first that differs.
+
+        Args:
+          place: describes a place by its index.
+        """
+        if computed.shape != expected.shape:
+            return cls(np.inf, np.inf, "in the number of predictions", tolerance)
+        if not len(expected):
+            raise DoesNotApplyError("nothing is predicted")
+        size = _size(expected)
+        differences = [_difference(*pair, size) for pair in zip(computed, expected, strict=True)]
+        worst = max(differences, key=lambda difference: difference[1])
+        for i, (_, relative) in enumerate(differences):
+            if relative > tolerance:
+                return cls(*worst, f"first at {place(i)}", tolerance)
+        return cls(*worst, "", tolerance)
+
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
@@ -95,51 +132,12 @@ def run_oracle(oracle: str, compare: Callable[[], Comparison]) -> Outcome:
     except DoesNotApplyError as error:
         return Outcome(oracle, DOES_NOT_APPLY, str(error))
     except Exception as error:
-        if isinstance(error, UserError) and not is_modules_fault(error):
+        if isinstance(error, UserError) and not user_modules.is_modules_fault(error):
             return Outcome(oracle, DOES_NOT_APPLY, str(error))  # the package cannot do it
-        return Outcome(oracle, NOT_RUN, describe_module_error(error) or describe_error(error))
+        reason = user_modules.describe_module_error(error) or user_modules.describe_error(error)
+        return Outcome(oracle, NOT_RUN, reason)
     verdict = EQUAL if comparison.is_equal else DIFFERS
     return Outcome(oracle, verdict, "", **dataclasses.asdict(comparison))
-
-
-def compare_trees(computed: Any, expected: Any, tolerance: float = FLOAT32) -> Comparison:
-    """Compares two trees of arrays; `where` is the path that differs most."""
-    leaves = {name: np.asarray(leaf) for name, leaf in named_leaves(computed).items()}
-    arrays = {name: np.asarray(leaf) for name, leaf in named_leaves(expected).items()}
-    if [leaf.shape for leaf in leaves.values()] != [array.shape for array in arrays.values()]:
-        return Comparison(np.inf, np.inf, "in the shapes of the arrays", tolerance)
-    # Without a floor, rounding errors of a gradient that should be 0 would differ by their size.
-    floor = _SMALL * max(map(_size, arrays.values()), default=0.0)
-    worst = Comparison(0.0, 0.0, "", tolerance)
-    for name, leaf in zip(arrays, leaves.values(), strict=True):
-        absolute, relative = _difference(leaf, arrays[name], floor)
-        if relative > worst.relative:
-            worst = Comparison(absolute, relative, f"most in {name}", tolerance)
-    return worst
-
-
-def compare_places(
-    computed: np.ndarray,
-    expected: np.ndarray,
-    place: Callable[[int], str],
-    tolerance: float = FLOAT32,
-) -> Comparison:
-    """Compares arrays [N, ...] of N places, such as tokens; `where` is the first that differs.
-
-    Args:
-      place: describes a place by its index.
-    """
-    if computed.shape != expected.shape:
-        return Comparison(np.inf, np.inf, "in the number of predictions", tolerance)
-    if not len(expected):
-        raise DoesNotApplyError("nothing is predicted")
-    size = _size(expected)
-    differences = [_difference(*pair, size) for pair in zip(computed, expected, strict=True)]
-    worst = max(differences, key=lambda difference: difference[1])
-    for i, (_, relative) in enumerate(differences):
-        if relative > tolerance:
-            return Comparison(*worst, f"first at {place(i)}", tolerance)
-    return Comparison(*worst, "", tolerance)
 
 
 def _difference(array: np.ndarray, expected: np.ndarray, floor: float) -> tuple[float, float]:

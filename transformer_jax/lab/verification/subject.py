@@ -20,7 +20,7 @@ from transformer_jax.data.batches.packing import padded_batch
 from transformer_jax.data.batches.pipeline import eval_batches
 from transformer_jax.errors import UserError
 from transformer_jax.lab.verification.float64 import in_float64
-from transformer_jax.lab.verification.outcomes import Comparison, compare_trees
+from transformer_jax.lab.verification.outcomes import Comparison
 from transformer_jax.nn.config import TransformerConfig
 from transformer_jax.nn.layer_pattern import PARAMETERS, pattern_text, read_pattern
 from transformer_jax.nn.parameters import parameter_at
@@ -43,14 +43,8 @@ FIRST_TOKEN = 4  # tokens before it are special
 _SEGMENTS = 3  # examples packed into one row
 _NOISE = 0.1
 _LARGEST_OPTION = 8
-_ROW_LENGTHS = ("data.max_length", "data.max_source_length", "data.max_target_length")
+ROW_LENGTHS = ("data.max_length", "data.max_source_length", "data.max_target_length")
 
-_NO_DROPOUT = {
-    "model.dropout_rate": 0.0,
-    "model.embedding_dropout_rate": None,
-    "model.attention_dropout_rate": 0.0,
-    "model.feed_forward_dropout_rate": 0.0,
-}
 _LIMITS = {
     "model.attention_window": 4,
     "model.key_size": 8,
@@ -82,7 +76,10 @@ _SET_UNLESS_GIVEN = {
     "model.attention": "plain",
     "model.dropout_bits": "threefry",
     "task.mask_rate": 0.8,
-    **_NO_DROPOUT,
+    "model.dropout_rate": 0.0,
+    "model.embedding_dropout_rate": None,
+    "model.attention_dropout_rate": 0.0,
+    "model.feed_forward_dropout_rate": 0.0,
 }
 
 
@@ -134,7 +131,7 @@ def _limits(values: Mapping[str, Any], kept: Collection[str]) -> dict[str, int]:
         limits[f"model.{name}"] = 2 * period
     limits = {name: limit for name, limit in limits.items() if name not in kept}
     if "model.max_length" not in kept:  # positions must reach the end of a row
-        rows = [min(values[name], limits.get(name, values[name])) for name in _ROW_LENGTHS]
+        rows = [min(values[name], limits.get(name, values[name])) for name in ROW_LENGTHS]
         limits["model.max_length"] = max(64, *rows)
     return limits
 
@@ -276,19 +273,58 @@ class Subject:
     @functools.cached_property
     def gradients(self) -> Any:
         """Loss sums and gradients of the first step on one device, without dropout."""
-        return first_gradients(self, self.engine)
+        return self.first_gradients(self.engine)
 
     @functools.cached_property
     def rounding(self) -> Comparison:
         """The difference of the gradients from those without any rounding below float64, nor
         gradient rules of functions' own."""
         exact = in_float64(self.loss, self.params, derive=jax.grad)
-        return compare_trees(jax.jit(jax.grad(self.loss))(self.params), exact)
+        return Comparison.of_trees(jax.jit(jax.grad(self.loss))(self.params), exact)
 
     @functools.cached_property
     def drawn_gradients(self) -> Any:
         """The same, with what the step draws."""
-        return first_gradients(self, self.engine, draws=True)
+        return self.first_gradients(self.engine, draws=True)
+
+    def first_gradients(self, engine: Engine, *, draws: bool = False) -> dict[str, Any]:
+        """Loss sums and gradients of the first training step, traced and compiled again.
+
+        The step is that of training, with the gradients in place of the new parameters; unless it
+        `draws`, without dropout.
+        """
+        task: Any = self.task if draws else _WithoutKey(self.task)
+        compute_update = build.build_update(self.settings, task, engine)
+
+        def step(state: TrainState, batch: Any) -> Any:
+            update = compute_update(state, batch)
+            return state.replace(params=update.grads), update.sums
+
+        state, sums = self.compile_step(engine, step)(self.state, [self.batch])
+        return {"sums": sums, "gradients": state.params}
+
+    def compile_step(
+        self, engine: Engine, step: Callable[..., Any]
+    ) -> Callable[[TrainState, Sequence[Any]], tuple[TrainState, Any]]:
+        """Compiles a step for batches of the subject.
+
+        Returns:
+          A function (state, batches) -> (the state after them, the results of the last), on the
+          host.
+        """
+        _, _, init_state = build.build_training(self.settings, self.task, engine)
+        abstract = build.abstract_state(self.settings, init_state, engine.mesh)
+        compiled = engine.compile(step, abstract, batch_shapes(self.task.lengths, ROWS))
+
+        def run(state: TrainState, batches: Sequence[Any]) -> tuple[TrainState, Any]:
+            shardings = jax.tree.map(lambda leaf: leaf.sharding, abstract)
+            placed = engine.from_portable(jax.device_put(state, shardings))
+            for batch in batches:
+                placed, sums = compiled(placed, batch)
+            ran: tuple[TrainState, Any] = jax.device_get((engine.to_portable(placed), sums))
+            return ran
+
+        return run
 
 
 class _WithoutKey:
@@ -304,43 +340,3 @@ class _WithoutKey:
     def loss(self, params: Any, batch: Any, rng: Any, frozen: Any) -> Any:
         """The loss of evaluation."""
         return self._task.loss(params, batch, None, frozen)
-
-
-def first_gradients(subject: Subject, engine: Engine, *, draws: bool = False) -> dict[str, Any]:
-    """Loss sums and gradients of the first training step, traced and compiled again.
-
-    The step is that of training, with the gradients in place of the new parameters; unless it
-    `draws`, without dropout.
-    """
-    task: Any = subject.task if draws else _WithoutKey(subject.task)
-    compute_update = build.build_update(subject.settings, task, engine)
-
-    def step(state: TrainState, batch: Any) -> Any:
-        update = compute_update(state, batch)
-        return state.replace(params=update.grads), update.sums
-
-    state, sums = compile_step(subject, engine, step)(subject.state, [subject.batch])
-    return {"sums": sums, "gradients": state.params}
-
-
-def compile_step(
-    subject: Subject, engine: Engine, step: Callable[..., Any]
-) -> Callable[[TrainState, Sequence[Any]], tuple[TrainState, Any]]:
-    """Compiles a step for batches of the subject.
-
-    Returns:
-      A function (state, batches) -> (the state after them, the results of the last), on the host.
-    """
-    _, _, init_state = build.build_training(subject.settings, subject.task, engine)
-    abstract = build.abstract_state(subject.settings, init_state, engine.mesh)
-    compiled = engine.compile(step, abstract, batch_shapes(subject.task.lengths, ROWS))
-
-    def run(state: TrainState, batches: Sequence[Any]) -> tuple[TrainState, Any]:
-        shardings = jax.tree.map(lambda leaf: leaf.sharding, abstract)
-        placed = engine.from_portable(jax.device_put(state, shardings))
-        for batch in batches:
-            placed, sums = compiled(placed, batch)
-        ran: tuple[TrainState, Any] = jax.device_get((engine.to_portable(placed), sums))
-        return ran
-
-    return run

@@ -1,10 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Oracles of training: each compares two ways to compute the same steps."""
+"""Oracles of training: each compares two ways to compute the same steps, to read the same data, or
+to store the same weights."""
 
+import contextlib
 import dataclasses
+import hashlib
+import json
 import re
 import tempfile
-from collections.abc import Callable, Sequence
+import types
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,20 +18,30 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
+from transformer_jax.checkpoints.step_folder import named_leaves
 from transformer_jax.checkpoints.store import Checkpoints
-from transformer_jax.lab.verification.outcomes import (
-    BITS,
-    Comparison,
-    DoesNotApplyError,
-    compare_trees,
-)
-from transformer_jax.lab.verification.subject import ROWS, Subject, compile_step, first_gradients
+from transformer_jax.data.batches.pipeline import TrainBatches
+from transformer_jax.data.sources import find_sets, open_split
+from transformer_jax.interop import weights
+from transformer_jax.interop.config_json import tokenizer_keys
+from transformer_jax.interop.family_match import match_family
+from transformer_jax.lab.verification.outcomes import BITS, Comparison, DoesNotApplyError
+from transformer_jax.lab.verification.subject import LABELS, ROW_LENGTHS, ROWS, Subject
+from transformer_jax.models.classifier import body_config
+from transformer_jax.models.decoder_only import DecoderOnly
 from transformer_jax.nn.transformer import rematerialized_layers
 from transformer_jax.parallel.engines import Engine, ScanEngine, make_replica_engine
 from transformer_jax.parallel.sharding import AXIS_NAMES, DATA, ParallelConfig
 from transformer_jax.runs import build
+from transformer_jax.runs.config import override
+from transformer_jax.runs.prepare import build_tokenizers
 from transformer_jax.runs.seeds import check_alike
+from transformer_jax.runs.settings import Settings
+from transformer_jax.runs.user_modules import user_components
+from transformer_jax.runs.workdir import TOKENIZER
+from transformer_jax.tasks.interface import Task
 from transformer_jax.tasks.losses import batch_shapes
+from transformer_jax.tokenization import DEFAULT_SPECIALS, Labels, Tokenizers
 from transformer_jax.training.state import OPTIONAL_FIELDS, TrainState
 
 DEVICES = 2
@@ -37,12 +52,15 @@ _ROUNDING = 0.01  # larger differences are none of rounding
 _OTHER_ORDER = 10  # what another order of sums may change, in units of the rounding to float64
 _RANDOM = re.compile("random_bits|threefry|rng_bit_generator")  # in a printed program
 _REMAT = ("checkpoint", "remat2")  # names of the primitive in releases of jax
+_LENGTHS = dict.fromkeys((*ROW_LENGTHS, "model.max_length"), 128)  # tokens of a row
+_EXAMPLES = 200  # compared, from the first to the last of the set
+_BATCHES = 3  # before and after the iterator is restored
 
 
 def _compare(subject: Subject, computed: Any, expected: Any) -> Comparison:
     """Compares gradients. Where rounding in float32 changes those of the model by more than usual,
     as near a division by 0, another order of sums may do so too."""
-    comparison = compare_trees(computed, expected)
+    comparison = Comparison.of_trees(computed, expected)
     if not comparison.tolerance < comparison.relative < _ROUNDING:
         return comparison
     tolerance = max(comparison.tolerance, _OTHER_ORDER * subject.rounding.relative)
@@ -82,14 +100,14 @@ def divided(subject: Subject, engine: str, axis: str) -> Comparison:
     sizes = {f"parallel__{name}": DEVICES if name == axis else 1 for name in AXIS_NAMES}
     apart = subject.but(parallel__engine=engine, **sizes)
     engine_of_two = build.build_engine(apart.settings, jax.devices()[:DEVICES])
-    return _compare(subject, first_gradients(apart, engine_of_two), subject.gradients)
+    return _compare(subject, apart.first_gradients(engine_of_two), subject.gradients)
 
 
 def repeated(subject: Subject) -> Comparison:
     """A step that is built, traced and compiled again gives the same bits."""
     first = subject.with_dropout
     again = Subject(first.settings)  # with a state of its own
-    return compare_trees(again.drawn_gradients, first.drawn_gradients, BITS)
+    return Comparison.of_trees(again.drawn_gradients, first.drawn_gradients, BITS)
 
 
 def randomness(subject: Subject) -> Comparison:
@@ -104,7 +122,7 @@ def randomness(subject: Subject) -> Comparison:
     )
     if again == first == other:
         return Comparison(np.inf, np.inf, "the same bits with the key of another step", BITS)
-    return compare_trees(again, first, BITS)
+    return Comparison.of_trees(again, first, BITS)
 
 
 def resumed(subject: Subject) -> Comparison:
@@ -128,12 +146,12 @@ def resumed(subject: Subject) -> Comparison:
         restored = snapshot.state(jax.eval_shape(lambda: half.saved), OPTIONAL_FIELDS)
         state = jax.device_get(restored).replace(frozen=half.frozen)
     continued, _ = _compile_training(subject.but())(state, batches[_SAVED:])
-    return compare_trees(continued, whole, BITS)
+    return Comparison.of_trees(continued, whole, BITS)
 
 
 def _compile_training(subject: Subject) -> Callable[..., tuple[TrainState, Any]]:
     _, train_step, _ = build.build_training(subject.settings, subject.task, subject.engine)
-    return compile_step(subject, subject.engine, train_step)
+    return subject.compile_step(subject.engine, train_step)
 
 
 def seeds(subject: Subject) -> Comparison:
@@ -162,19 +180,101 @@ def _from_seeds(subject: Subject, engine: Engine, seeds: Sequence[Any]) -> list[
     shardings = jax.tree.map(lambda _: by_replica if several else shared, states[0])
     # The frozen trees have no axis of replicas: all read the same.
     shardings = shardings.replace(frozen=jax.tree.map(lambda _: shared, frozen))
-    abstract = jax.tree.map(
-        lambda leaf, sharding: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding),
-        states[0],
-        shardings,
-    )
+    placed = [jax.device_put(state, shardings) for state in states]
     update = build.build_update(settings, task, engine)
 
     def step(state: TrainState, batch: Any, numbers: Any = None) -> Any:
         return state.replace(params=update(state, batch).grads), {}
 
-    compiled = engine.compile(step, abstract, batch_shapes(task.lengths, ROWS))
-    after = [compiled(jax.device_put(state, shardings), subject.batch)[0] for state in states]
+    compiled = engine.compile(step, placed[0], batch_shapes(task.lengths, ROWS))
+    after = [compiled(state, subject.batch)[0] for state in placed]
     return [
         {"parameters": state.params, "gradients": jax.device_get(with_grads.params)}
         for state, with_grads in zip(states, after, strict=True)
     ]
+
+
+def exported(subject: Subject) -> Comparison:
+    """Weights that are exported and imported again are the same.
+
+    Raises:
+      UserError: no published family has this model.
+    """
+    leaves = {path: np.asarray(leaf) for path, leaf in named_leaves(subject.params).items()}
+    kind = build.task_kind(subject.settings)
+    text: Any = types.SimpleNamespace(specials=DEFAULT_SPECIALS)
+    labels = Labels(tuple(f"label {i}" for i in range(LABELS)))
+    sides = {side: labels if side in kind.labels else text for side in kind.sides}
+    model = body_config(subject.task.model)
+    task = subject.settings.task.name
+    if isinstance(subject.task.model, DecoderOnly):
+        task = "language_modeling"
+    match = match_family(model, leaves, task, tokenizer_keys(Tokenizers(sides), model))
+    published = (match.family, match.model, match.leaves)
+    with tempfile.TemporaryDirectory() as folder:
+        tensors = weights.to_tensors(*published)
+        weights.save_tensors(tensors, Path(folder) / weights.WEIGHTS)
+        read = weights.match_tensors(*published, weights.Tensors(Path(folder)))
+        imported = {path: read.read(path, leaf.shape) for path, leaf in match.leaves.items()}
+    return Comparison.of_trees(imported, dict(match.leaves), BITS)
+
+
+def data(subject: Subject) -> Comparison:
+    """A data set opens again with the same examples, and batches continue where they stopped.
+
+    Reads the data and trains its tokenizers, if the set or the task is the user's.
+    """
+    fields = {field for field, _ in user_components(subject.settings)}
+    settings = override(subject.settings, _LENGTHS)
+    if not fields & {"data.name", "task.name"}:
+        raise DoesNotApplyError("neither data.name nor task.name is a component of yours")
+    downloads = any(
+        source.reads is None or "data.dir" in source.reads
+        for source in find_sets(settings.data.name)
+    )
+    if "data.name" not in fields and settings.data.dir is None and downloads:
+        raise DoesNotApplyError(f"data.name {settings.data.name} is read from data.dir; set it")
+    first = open_split(settings.data, "train")
+    again = open_split(settings.data, "train")
+    chosen = np.linspace(0, len(first) - 1, min(len(first), _EXAMPLES)).astype(int)
+    examples = [_digest(first[int(i)]) for i in chosen]
+    # Backwards, so that examples that depend on those read before differ.
+    backwards = [_digest(again[int(i)]) for i in chosen[::-1]]
+    opened = Comparison.of_places(
+        np.stack(backwards[::-1]), np.stack(examples), lambda i: f"example {chosen[i]}", BITS
+    )
+    if not opened.is_equal:
+        return opened
+    with tempfile.TemporaryDirectory() as folder:
+        tokenizers = build_tokenizers(settings, Path(folder) / TOKENIZER, first)
+        task = build.build_task(settings, build.vocab_sizes(tokenizers), tokenizers)
+        return _continued_batches(settings, task)
+
+
+def _continued_batches(settings: Settings, task: Task) -> Comparison:
+    """Compares batches read in one go with batches whose iterator was restored in the middle."""
+
+    def read(batches: TrainBatches, count: int) -> list[np.ndarray]:
+        return [np.hstack([*next(batches).values()]) for _ in range(count)]
+
+    whole, started, continued = (
+        build.batches_of(settings, task, open_split(settings.data, "train"), rows=2)
+        for _ in range(3)
+    )
+    with contextlib.closing(whole), contextlib.closing(started), contextlib.closing(continued):
+        expected = read(whole, 2 * _BATCHES)
+        restored = read(started, _BATCHES)
+        # The state passes through JSON, as in a checkpoint.
+        continued.set_state(json.loads(json.dumps(started.get_state())))
+        restored += read(continued, _BATCHES)
+    return Comparison.of_places(
+        np.stack(restored),
+        np.stack(expected),
+        lambda i: f"batch {i}, restored before {_BATCHES}",
+        BITS,
+    )
+
+
+def _digest(example: Mapping[str, Any]) -> np.ndarray:
+    text = repr(sorted(example.items())).encode()
+    return np.frombuffer(hashlib.sha256(text).digest(), np.uint8)

@@ -27,16 +27,10 @@ from transformer_jax.models.decoder_only import DecoderOnly
 from transformer_jax.models.encoder_only import EncoderOnly
 from transformer_jax.nn.fused_attention import ATTENTION
 from transformer_jax.nn.parameters import PARAMETERS, describe_unlisted
+from transformer_jax.runs import user_modules
 from transformer_jax.runs.config import nested, resolve, resolve_file
 from transformer_jax.runs.outside import refuse_loaded
 from transformer_jax.runs.settings import CHOICES, COMMAND, Settings
-from transformer_jax.runs.user_modules import (
-    Modules,
-    describe_error,
-    load_modules,
-    location,
-    user_components,
-)
 from transformer_jax.runtime.progress import Progress, shown
 
 logger = logging.getLogger(__name__)
@@ -63,7 +57,7 @@ _XLA_FLAGS = (
 
 def verify(
     config: Any,
-    modules: Modules = (),
+    modules: user_modules.Modules = (),
     *,
     keep: Collection[str] = (),
     only: str = "",
@@ -90,14 +84,14 @@ def verify(
       UserError: the config or a module cannot be used, the shrunk model cannot be built, or a
         component of a notebook's cell cannot be pickled.
     """
-    load_modules(modules)
+    user_modules.load_modules(modules)
     if isinstance(config, Settings | ConfigDict):
         settings = resolve(config, {}, (), COMMAND)
     else:
         settings = _settings_with(config)
     if not any(re.search(only, name) for name in ALL):
         raise UserError(f"no oracle is named like {only!r}; they are {', '.join(ALL)}")
-    components = user_components(settings)
+    components = user_modules.user_components(settings)
     kernel = ("model.attention", settings.model.attention)
     kernel_module = ATTENTION.module_of(kernel[1]) if kernel[1] in ATTENTION else None
     if kernel_module and not kernel_module.startswith("transformer_jax."):
@@ -116,7 +110,7 @@ def verify(
     if unlisted:
         logger.warning(unlisted)
     files = [str(modules)] if isinstance(modules, str | Path) else list(map(str, modules))
-    files += [location(module) for module in components.values() if module != _CELLS]
+    files += [user_modules.location(module) for module in components.values() if module != _CELLS]
     work = {
         "modules": files,
         "cells": _pickle_cells(components),
@@ -162,7 +156,7 @@ def _pickle_cells(components: Mapping[tuple[str, str], str]) -> bytes:
         names = ", ".join(name for _, name in entries)
         raise UserError(
             f"verify: {names} of this notebook's cells cannot be handed to another process "
-            f"({describe_error(error)}): write it to a file and give modules=FILE"
+            f"({user_modules.describe_error(error)}): write it to a file and give modules=FILE"
         ) from error
 
 

@@ -5,7 +5,7 @@ import json
 import os
 from pathlib import Path
 
-from transformer_jax.lab.night.proposals import read_proposals, rule_of
+from transformer_jax.lab.night.definition import read_proposals, rule_of
 
 
 def written(folder, name, content, arrived=1):
