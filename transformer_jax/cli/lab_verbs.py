@@ -138,9 +138,18 @@ def plot(args: argparse.Namespace) -> None:
 
     Prints the picture's path.
     """
-    from transformer_jax.lab.pictures import picture_format
+    from transformer_jax.lab import plots
+    from transformer_jax.lab.pictures import draw_tree, picture_format, save_figure
+    from transformer_jax.lab.sweeps.results import saved_rows
+    from transformer_jax.lab.sweeps.tables import draw_table
+    from transformer_jax.runs.config import resolve_file
+    from transformer_jax.runs.load import load
+    from transformer_jax.runs.user_modules import load_modules
+    from transformer_jax.runs.workdir import CONFIG, METRICS, PREDICTIONS, fetch_files
 
-    subject = next(flag for flag in _DRAW if getattr(args, flag) is not None)
+    # The first flag that is given decides: --workdir also names the run of the others.
+    flags_by_rank = ("attention", "tree", "config", "errors", "workdir")
+    subject = next(flag for flag in flags_by_rank if getattr(args, flag) is not None)
     others = [name for name in args.overrides if not name.startswith("data.")]
     if others and subject != "config":
         raise UserError(f"--config.{others[0]} goes with --config")
@@ -151,74 +160,33 @@ def plot(args: argparse.Namespace) -> None:
     }
     output = Path(args.output or f"{names.get(subject, subject)}.png")
     picture_format(output)  # before a model is loaded in vain
-    _DRAW[subject](args, output)
+    match subject:
+        case "attention":
+            run = load(args.workdir, modules=args.modules, base=args.base)
+            plots.plot_attention(run.attention(args.attention), output, args.kind, args.layer)
+        case "tree":
+            tree = args.tree
+            if args.workdir is not None:  # a sentence, which the run parses
+                (tree,) = load(args.workdir, modules=args.modules).predict([tree])
+            save_figure(draw_tree(tree), output)
+        case "config":
+            plots.plot_config(resolve_file(args.config, args.overrides, args.modules), output)
+        case "errors":
+            load_modules(args.modules, args.workdir)
+            run_files = fetch_files(args.workdir, (CONFIG, METRICS, PREDICTIONS))
+            split = args.split or "test"
+            plots.plot_errors(run_files, args.errors, split, output, args.overrides)
+        case "workdir":
+            workdirs = args.workdir.split(",")
+            for workdir in workdirs:
+                load_modules(args.modules, workdir)
+            folders = [fetch_files(workdir, (METRICS,)) for workdir in workdirs]
+            rows = saved_rows(folders[0]) if len(folders) == 1 else None
+            if rows:  # a sweep
+                save_figure(draw_table(rows), output)
+            else:
+                plots.plot_runs(folders, output)
     terminal.write(f"{output}\n")
-
-
-def _draw_attention(args: argparse.Namespace, output: Path) -> None:
-    from transformer_jax.lab import plots
-    from transformer_jax.runs.load import load
-
-    run = load(args.workdir, modules=args.modules, base=args.base)
-    plots.plot_attention(run.attention(args.attention), output, args.kind, args.layer)
-
-
-def _draw_tree(args: argparse.Namespace, output: Path) -> None:
-    from transformer_jax.lab.pictures import draw_tree, save_figure
-    from transformer_jax.runs.load import load
-
-    tree = args.tree
-    if args.workdir is not None:  # --tree is a sentence, which the run parses
-        (tree,) = load(args.workdir, modules=args.modules).predict([tree])
-    save_figure(draw_tree(tree), output)
-
-
-def _draw_config(args: argparse.Namespace, output: Path) -> None:
-    from transformer_jax.lab import plots
-    from transformer_jax.runs.config import resolve_file
-
-    plots.plot_config(resolve_file(args.config, args.overrides, args.modules), output)
-
-
-def _draw_errors(args: argparse.Namespace, output: Path) -> None:
-    from transformer_jax.lab import plots
-    from transformer_jax.runs.user_modules import load_modules
-    from transformer_jax.runs.workdir import CONFIG, METRICS, PREDICTIONS, fetch_files
-
-    load_modules(args.modules, args.workdir)
-    workdir = fetch_files(args.workdir, (CONFIG, METRICS, PREDICTIONS))
-    plots.plot_errors(workdir, args.errors, args.split or "test", output, args.overrides)
-
-
-def _draw_runs(args: argparse.Namespace, output: Path) -> None:
-    """Draws the curves of runs, or the table of a sweep if --workdir is one."""
-    from transformer_jax.lab import plots
-    from transformer_jax.lab.pictures import save_figure
-    from transformer_jax.lab.sweeps.results import saved_rows
-    from transformer_jax.lab.sweeps.tables import draw_table
-    from transformer_jax.runs.user_modules import load_modules
-    from transformer_jax.runs.workdir import METRICS, fetch_files
-
-    workdirs = args.workdir.split(",")
-    for workdir in workdirs:
-        load_modules(args.modules, workdir)
-    folders = [fetch_files(workdir, (METRICS,)) for workdir in workdirs]
-    rows = saved_rows(folders[0]) if len(folders) == 1 else None
-    if rows:
-        save_figure(draw_table(rows), output)
-    else:
-        plots.plot_runs(folders, output)
-
-
-_DRAW: dict[str, Callable[[argparse.Namespace, Path], None]] = {
-    "attention": _draw_attention,
-    "tree": _draw_tree,
-    "config": _draw_config,
-    "errors": _draw_errors,
-    "workdir": _draw_runs,
-}
-"""Flag of `plot` -> the function that draws its subject. The first flag that is given decides;
---workdir is last, because it also names the run of --attention, --tree and --errors."""
 
 
 @verb(
@@ -516,9 +484,8 @@ def inspect(args: argparse.Namespace) -> None:
     make_page = _walk_page if args.walk else _attention_page
     folder.mkdir(parents=True, exist_ok=True)
     pages: list[tuple[str, str]] = []  # file name and line
-    with counted_lines("inspected") as advance:
-        for number, (text,) in enumerate(read_batches(stdin, most=1), start=1):
-            advance(1)
+    with counted_lines(read_batches(stdin, most=1), "inspected") as counted:
+        for number, (text,) in counted:
             if not text.strip():
                 logger.warning("line %d is blank: it has no page", number)
                 continue

@@ -12,13 +12,7 @@ from transformer_jax.cli.flags import VERBS
 from transformer_jax.cli.parser import complete_if_asked, parse
 from transformer_jax.cli.terminal import log_to_stderr
 from transformer_jax.errors import RESUMABLE, Interrupted, Stopped, UserError
-from transformer_jax.runtime.startup import (
-    check_environment,
-    collect_garbage_rarely,
-    keep_freed_memory,
-    protect_child_paths,
-    skip_plugins_without_devices,
-)
+from transformer_jax.runtime import startup
 
 logger = logging.getLogger(__name__)
 
@@ -44,11 +38,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         terminal.prepare_streams()
         args = parse(sys.argv[1:] if argv is None else argv)
         log_to_stderr()
-        collect_garbage_rarely()
-        protect_child_paths()
-        keep_freed_memory()
-        skip_plugins_without_devices()
-        check_environment()
+        startup.collect_garbage_rarely()
+        startup.protect_child_paths()
+        startup.keep_freed_memory()
+        startup.skip_plugins_without_devices()
+        startup.check_environment()
     except (UserError, OSError) as error:
         return _exit_status(error, args.traceback)
     return _run_in_job(args) if getattr(args, "distributed", False) else _run(args)

@@ -11,7 +11,7 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Iterable, Iterator, Sized
 from io import BufferedIOBase
 from itertools import batched
 from types import FrameType
@@ -243,15 +243,18 @@ def _decode(line: bytes, number: int) -> str:
 
 
 @contextlib.contextmanager
-def counted_lines(participle: str, total: int | None = None) -> Iterator[Callable[[int], None]]:
+def counted_lines[Batch: Sized](
+    batches: Iterable[Batch], participle: str, total: int | None = None
+) -> Iterator[Iterator[tuple[int, Batch]]]:
     """Counts lines on stderr: a progress bar on a terminal, and lines a second at the end.
 
     Args:
+      batches: the lines; what is written for a batch is flushed before the next one is read.
       participle: names the work in the last message, such as "predicted".
       total: number of lines, if known.
 
     Returns:
-      Context with a function that adds lines to the count.
+      Context with (the number of its first line, from 1 on; batch) of each batch.
     """
     from tqdm import tqdm
 
@@ -260,12 +263,15 @@ def counted_lines(participle: str, total: int | None = None) -> Iterator[Callabl
     # disable=None: a bar only on a terminal. A disabled bar counts nothing.
     with tqdm(total=total, unit=" lines", disable=None, leave=False) as bar:
 
-        def advance(count: int) -> None:
+        def numbered() -> Iterator[tuple[int, Batch]]:
             nonlocal number
-            number += count
-            bar.update(count)
+            for batch in batches:
+                yield number + 1, batch
+                flush()
+                number += len(batch)
+                bar.update(len(batch))
 
-        yield advance
+        yield numbered()
     seconds = time.perf_counter() - start
     if seconds > _REPORTED_SECONDS:
         rate = number / seconds

@@ -209,13 +209,15 @@ def _predict(
     from transformer_jax.parallel import hosts
 
     prefixes = None if prefix_file is None else TextLines(prefix_file, once=True)
-    batches = read_batches(stdin, most=_LINES_AT_ONCE)
-    first_line = 1
-    with counted_lines("predicted") as advance:
-        while lines := hosts.run_on_primary(lambda: next(batches, None)):
+    read = read_batches(stdin, most=_LINES_AT_ONCE)
+    batches = iter(lambda: hosts.run_on_primary(lambda: next(read, None)), None)
+    num_lines = 0
+    with counted_lines(batches, "predicted") as counted:
+        for first_line, lines in counted:
+            numbers = range(num_lines, num_lines + len(lines))
+            num_lines = numbers.stop
             if prefixes is not None:
-                numbers = range(first_line - 1, first_line - 1 + len(lines))
-                if numbers.stop > len(prefixes):
+                if num_lines > len(prefixes):
                     length = f"has {len(prefixes)} lines, fewer than the input"
                     raise UserError(f"--prefixes: {prefix_file} {length}")
                 options["prefixes"] = [prefixes[i] for i in numbers]
@@ -224,10 +226,6 @@ def _predict(
                 members = [{"text": output.text, "score": output.score} for output in outputs]
                 text = to_json({"outputs": members}) if as_json else one_line(outputs[0].text)
                 write_result(text)
-            terminal.flush()
-            first_line += len(lines)
-            advance(len(lines))
-    num_lines = first_line - 1
     if prefixes is not None and len(prefixes) > num_lines:
         # How many lines stdin has is known at its end only.
         length = f"has {len(prefixes)} lines, more than the {num_lines} of the input"
@@ -319,15 +317,12 @@ def score(args: argparse.Namespace) -> None:
     as_json = args.format == "jsonl"
     pairs = read_aligned(args.source, args.target, once=True)
     run = _load_in_job(args)
-    with counted_lines("scored", total=len(pairs)) as advance:
-        for indices in batched(range(len(pairs)), _LINES_AT_ONCE):
-            chunk = [pairs[i] for i in indices]
-            sources = [pair["source"] for pair in chunk]
-            targets = [pair["target"] for pair in chunk]
-            for scores in run.pair_scores(sources, targets, first_line=1 + indices[0]):
+    with counted_lines(batched(pairs, _LINES_AT_ONCE), "scored", len(pairs)) as counted:
+        for first_line, batch in counted:
+            sources = [pair["source"] for pair in batch]
+            targets = [pair["target"] for pair in batch]
+            for scores in run.pair_scores(sources, targets, first_line=first_line):
                 write_result(to_json(scores._asdict()) if as_json else f"{scores.log_prob:.6f}")
-            terminal.flush()
-            advance(len(chunk))
 
 
 @verb(
@@ -348,14 +343,11 @@ def embed(args: argparse.Namespace) -> None:
     run = load_run(args)
     if flags_given:
         run = run.with_config({f"task.{name}": value for name, value in flags_given.items()})
-    first_line = 1
-    with counted_lines("embedded") as advance:
-        for lines in read_batches(terminal.binary_stdin(), most=_LINES_AT_ONCE):
+    batches = read_batches(terminal.binary_stdin(), most=_LINES_AT_ONCE)
+    with counted_lines(batches, "embedded") as counted:
+        for first_line, lines in counted:
             for vector in run.embed(lines, first_line=first_line):
                 write_result(json.dumps([float(f"{value:.9g}") for value in vector.tolist()]))
-            terminal.flush()
-            first_line += len(lines)
-            advance(len(lines))
 
 
 @verb(
