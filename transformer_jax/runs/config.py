@@ -15,7 +15,7 @@ import contextlib
 import json
 import re
 import sys
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,7 @@ from transformer_jax.models import MODELS
 from transformer_jax.nn.layer_pattern import pattern_text
 from transformer_jax.ranges import check_fields, read_text, short_repr
 from transformer_jax.registry import imported
+from transformer_jax.runs import user_modules
 from transformer_jax.runs.settings import (
     CHOICES,
     COMMAND,
@@ -43,13 +44,7 @@ from transformer_jax.runs.settings import (
     tables,
 )
 from transformer_jax.runs.shipped import find_file
-from transformer_jax.runs.user_modules import (
-    Modules,
-    load_modules,
-    require_file,
-    run_file,
-    user_components,
-)
+from transformer_jax.runs.user_modules import Modules
 from transformer_jax.runs.workdir import CONFIG, fetch_files
 from transformer_jax.runtime.files import cache_folder, read_regular, write_atomic
 from transformer_jax.suggestions import suggest_fields, suggest_file
@@ -112,25 +107,24 @@ class Config(Summarized, ConfigDict):
 
 def to_config(settings: Settings) -> Config:
     """The settings as a config whose fields a user can read and set."""
-    config = Config({section: Config() for section in SECTIONS})
-    object.__setattr__(config, "_settings", settings)
     fields = tables().fields
-    for entry in settings.resolved.options:
-        section, _, name = entry.partition(".")
-        config[section][name] = Config()
-    with config.ignore_type():  # once: entering it takes longer than setting a field
-        for name, value in settings.values.items():
-            *groups, field = name.split(".")
-            branch = config
-            for group in groups:
-                branch = branch[group]
-            words = fields[name].words
-            if words:
-                # A reference with a type lets the field change between a word and a value.
-                kind = fields[name].type if words == (None,) else object
-                value = config_dict.FieldReference(value, kind)
-            branch[field] = value
+    values = dict(settings.values)
+    for name, value in values.items():
+        words = fields[name].words
+        if words:
+            # A reference with a type lets the field change between a word and a value.
+            kind = fields[name].type if words == (None,) else object
+            values[name] = config_dict.FieldReference(value, kind)
+    config = _branch(nested(values))
+    object.__setattr__(config, "_settings", settings)
     return config
+
+
+def _branch(tree: Any) -> Any:
+    """A tree of dicts as a `Config` of such."""
+    if not isinstance(tree, dict):
+        return tree
+    return Config({name: _branch(part) for name, part in tree.items()})
 
 
 def load_config(
@@ -160,7 +154,7 @@ def load_config(
 
 def resolve_file(path: str | Path, overrides: Mapping[str, Any], modules: Modules = ()) -> Settings:
     """Resolves a config file of the user, or the config.json of a run to train."""
-    load_modules(modules)  # the file may name their components
+    user_modules.load_modules(modules)  # the file may name their components
     is_loaded = str(path).endswith(".json")
     origin = Origin("loaded config" if is_loaded else "config file", str(path))
     init_from = overrides.get(_INIT_FROM)
@@ -203,10 +197,11 @@ def _run_config_file(path: str | Path, init_from: Any = None) -> dict[Any, Any]:
     may leave sizes to it.
     """
     if not str(path).endswith(".json"):
-        config = run_file(path, "config", "get_config", ConfigDict, init_from=init_from)
-        return config.to_dict()
+        return user_modules.run_file(
+            path, "config", "get_config", ConfigDict, init_from=init_from
+        ).to_dict()
     local = fetch_file(path)
-    require_file(local, "config", path)
+    user_modules.require_file(local, "config", path)
     return _read_json(local)
 
 
@@ -240,8 +235,7 @@ def _read_json(path: Path) -> dict[Any, Any]:
 
 def save_json(settings: Settings, path: Path) -> None:
     """Writes settings, completely or not at all."""
-    content = json.dumps(nested(settings.values), indent=2)
-    write_atomic(path, content + "\n")
+    write_atomic(path, json.dumps(nested(settings.values), indent=2) + "\n")
 
 
 def resolve(
@@ -265,7 +259,7 @@ def resolve(
       UserError: an unknown field (the nearest is named) or a value of the wrong type; a field that
         has no effect (`refuse_unread`) or contradicts another one; a module that fails.
     """
-    load_modules(modules)
+    user_modules.load_modules(modules)
     if isinstance(config, Settings):
         return override(config, overrides)
     changes = parsed(overrides, COMMAND.where)
@@ -431,7 +425,7 @@ def model_options(init_from: str | None, architecture: str | None = None) -> dic
     for field, registry in CHOICES.items():
         section, _, name = field.partition(".")
         if section == "model" and isinstance(model.get(name), str) and model[name] not in registry:
-            load_modules((), init_from)  # names the file that is missing
+            user_modules.load_modules((), init_from)  # names the file that is missing
     saved = options.get("architecture")
     if architecture == "encoder_decoder" and saved in ("encoder_only", "decoder_only"):
         options["num_encoder_layers"] = options.get("num_layers")
@@ -480,7 +474,7 @@ def _require_modules(settings: Settings) -> None:
 
     A run could not name that file, for the user to give again.
     """
-    for (field, name), module in user_components(settings).items():
+    for (field, name), module in user_modules.user_components(settings).items():
         if module not in sys.modules:
             raise UserError(
                 f"config.{field} is {name!r}, which a config file registers or imports from "
@@ -505,7 +499,6 @@ def build_settings(resolved: Resolved, origins: Mapping[str, Origin]) -> Setting
         reason are named.
     """
     values = resolved.values
-    known = tables().unread
     sections: dict[str, Any] = {}
     for section, cls in SECTIONS.items():
         arguments = {name.partition(".")[2]: values[name] for name in SECTION_FIELDS[section]}
@@ -514,7 +507,7 @@ def build_settings(resolved: Resolved, origins: Mapping[str, Origin]) -> Setting
             arguments["options"] = tuple(_build_options(entry, resolved) for entry in entries)
         with errors_of(section):
             sections[section] = cls(**arguments)
-            _check_choices(section, values, known)
+            _check_choices(section, values)
     try:
         settings = Settings(**sections, seed=values["seed"], origins=origins)
     except ValueError as error:
@@ -533,9 +526,7 @@ def _build_options(entry: str, resolved: Resolved) -> Any:
     return options
 
 
-def _check_choices(
-    section: str, values: Mapping[str, Any], known: Mapping[str, Collection[str]]
-) -> None:
+def _check_choices(section: str, values: Mapping[str, Any]) -> None:
     """Raises ValueError if a field of a section names no entry of its registry."""
     for chooser, registry in CHOICES.items():
         # The names in data.name are found by data.sources.
@@ -543,7 +534,7 @@ def _check_choices(
         if not is_checked or values[chooser] is None:
             continue
         for name in values[chooser].split(",") if registry.several else [values[chooser]]:
-            if name not in known[chooser]:
+            if name not in registry:
                 registry.find(name)  # the error names the nearest
 
 

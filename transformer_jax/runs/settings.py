@@ -44,6 +44,8 @@ from transformer_jax.training.evaluation import EvalConfig
 from transformer_jax.training.optimizer import OPTIMIZERS, TRANSFORMS, OptimizerConfig
 from transformer_jax.training.schedules import SCHEDULES
 
+_Loaded = Literal["loaded run", "loaded config", "published model"]
+
 
 @dataclasses.dataclass(frozen=True)
 class Origin:
@@ -56,21 +58,13 @@ class Origin:
       where: what messages call it: the path of the file, say.
     """
 
-    kind: Literal[
-        "default",
-        "config file",
-        "command",
-        "config",
-        "loaded run",
-        "loaded config",
-        "published model",
-    ]
+    kind: Literal["default", "config file", "command", "config"] | _Loaded
     where: str
 
     @property
     def is_loaded(self) -> bool:
         """True for a value that may come from strangers."""
-        return self.kind in ("loaded run", "loaded config", "published model")
+        return self.kind in typing.get_args(_Loaded)
 
 
 DEFAULT = Origin("default", "defaults")
@@ -274,15 +268,12 @@ class Resolved:
         """Adds defaults of the options of chosen entries, and drops options of others."""
         layers = layers_of(values["model.layers"])
         names = {chooser: chosen_names(chooser, values, layers) for chooser in CHOICES}
+        chosen = [f"{CHOICES[field].section}.{name}" for field in names for name in names[field]]
         all_options = tables().options
-        options = {}
+        options = {entry: all_options[entry] for entry in chosen if entry in all_options}
         fields = dict(FIELDS)
-        for chooser, registry in CHOICES.items():
-            for name in names[chooser]:
-                entry = f"{registry.section}.{name}"
-                if entry in all_options:
-                    options[entry] = all_options[entry]
-                    fields |= fields_of(entry, options[entry])
+        for entry, of_entry in options.items():
+            fields |= fields_of(entry, of_entry)
         completed = {name: values.get(name, field.default) for name, field in fields.items()}
         return cls(completed, layers, names, options)
 
