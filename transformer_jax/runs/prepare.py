@@ -26,6 +26,7 @@ from transformer_jax.errors import MissingSplitError, UserError
 from transformer_jax.logs.records import last_recorded_step
 from transformer_jax.parallel import hosts
 from transformer_jax.parallel.hosts import Fingerprint
+from transformer_jax.runs import frozen, provenance
 from transformer_jax.runs.build import build_task, task_kind, vocab_sizes
 from transformer_jax.runs.config import (
     CHANGEABLE,
@@ -37,24 +38,8 @@ from transformer_jax.runs.config import (
     resolve,
     save_json,
 )
-from transformer_jax.runs.frozen import (
-    frozen_provenance,
-    frozen_sources,
-    open_frozen,
-    open_teacher,
-    require_sources_named,
-    require_vocabularies,
-    with_stored_scores,
-)
 from transformer_jax.runs.opened import open_workdir
 from transformer_jax.runs.outside import open_data, refuse_loaded
-from transformer_jax.runs.provenance import (
-    check_provenance,
-    data_digest,
-    newest_checkpoint,
-    run_provenance,
-    tokenizer_provenance,
-)
 from transformer_jax.runs.settings import COMMAND, DEFAULT, Settings
 from transformer_jax.runs.user_modules import Modules, UserModule, load_modules, record_modules
 from transformer_jax.runs.workdir import (
@@ -117,21 +102,22 @@ class Training:
         loss, with the tokenizers that `prepare` has written and the teacher; adds these to the
         provenance, and the teacher's stored predictions to the snapshots."""
         tokenizers = load_tokenizers(folder / TOKENIZER)
-        require_vocabularies(self.settings, tokenizers)
+        frozen.require_vocabularies(self.settings, tokenizers)
         trained_with = None
         if self.checkpoints.latest_step() is not None:
             latest = self.checkpoints.snapshot(items=(PROVENANCE,))
             trained_with = latest.provenance.get("teacher")
-        teacher, stored = open_teacher(
+        teacher, stored = frozen.open_teacher(
             self.settings, tokenizers, folder, self.examples, trained_with
         )
-        self.checkpoints.provenance |= tokenizer_provenance(tokenizers) | frozen_provenance(stored)
+        self.checkpoints.provenance |= provenance.tokenizer_provenance(tokenizers)
+        self.checkpoints.provenance |= frozen.frozen_provenance(stored)
         sizes = vocab_sizes(tokenizers)
         build = functools.cache(lambda settings: build_task(settings, sizes, tokenizers, teacher))
         tasks = []
         for member in self.members:
             settings = dataclasses.replace(self.settings, model=member.model, train=member.train)
-            tasks.append(with_stored_scores(build(settings), settings, folder))
+            tasks.append(frozen.with_stored_scores(build(settings), settings, folder))
         self.snapshots.update(stored)
         return tasks
 
@@ -154,26 +140,26 @@ def open_training(
         user_modules = load_modules(modules, handle.folder)
         members = [resolve(config, {}, (), COMMAND) for config in configs]
         refuse_loaded(members[0])
-        require_sources_named(members[0])
+        runs = {"train.init_from": members[0].train.init_from}
+        runs |= {source.field: source.run for source in frozen.frozen_sources(members[0]).values()}
         splits = open_splits(members[0])
-        provenance = run_provenance(splits)
+        described = provenance.run_provenance(splits)
         started_from = {}
-        sources = {source.field: source.run for source in frozen_sources(members[0]).values()}
-        for field, run in {"train.init_from": members[0].train.init_from, **sources}.items():
+        for field, run in runs.items():
             if run:
                 folders = step_folders(workdir_path(run) / CHECKPOINTS)
-                started_from[f"the run of {field}"] = newest_checkpoint(folders)
-        return (members, user_modules, splits["train"], provenance), provenance | started_from
+                started_from[f"the run of {field}"] = provenance.newest_checkpoint(folders)
+        return (members, user_modules, splits["train"], described), described | started_from
 
-    members, user_modules, examples, provenance = hosts.require_agreement(open_and_describe)
+    members, user_modules, examples, described = hosts.require_agreement(open_and_describe)
     checkpoints = handle.checkpoints(members[0].checkpoint)
     saved = None
     if members[0].train.scale_to_data and checkpoints.latest_step() is not None:
         saved = hosts.run_on_primary(lambda: saved_sizes(handle.folder / CONFIG))
     members = tuple(scaled_to_data(settings, examples, saved) for settings in members)
     check_sections(members[0])
-    snapshots = open_frozen(members[0])
-    checkpoints.provenance |= frozen_provenance(snapshots) | provenance
+    snapshots = frozen.open_frozen(members[0])
+    checkpoints.provenance |= frozen.frozen_provenance(snapshots) | described
     return Training(members, user_modules, examples, checkpoints, snapshots)
 
 
@@ -193,8 +179,7 @@ def open_splits(settings: Settings) -> dict[str, Corpus]:
     read = counted(len(examples), "example")
     if isinstance(examples, TextBlocks):
         read = f"{counted(len(examples), 'block')} of text"
-    seconds = time.perf_counter() - start
-    logger.info("read %s in %.1f s", read, seconds)
+    logger.info("read %s in %.1f s", read, time.perf_counter() - start)
     try:
         splits = {"train": examples, "valid": open_split(settings.data, "valid")}
     except MissingSplitError as error:
@@ -250,10 +235,10 @@ def prepare(training: Training, workdir: Path) -> None:
         )
     if checkpoints.latest_step() is not None:
         check_same_run(settings, load_json(saved_config), workdir)
-        now = checkpoints.provenance | tokenizer_provenance(load_tokenizers(tokenizer))
+        now = checkpoints.provenance | provenance.tokenizer_provenance(load_tokenizers(tokenizer))
         # Now, before anything is overwritten; `fit` checks the checkpoint it resumes from.
         latest = open_snapshot(checkpoints.directory, items=(PROVENANCE,))
-        check_provenance(now, latest.provenance, workdir)
+        provenance.check_provenance(now, latest.provenance, workdir)
     else:
         _require_nothing_lost(workdir, checkpoints.directory)
         for field, run in (
@@ -364,7 +349,7 @@ def _tokenizer_key(settings: Settings, examples: Sequence[Any]) -> str:
     """Describes all that the tokenizers of a run depend on."""
     data = dataclasses.asdict(settings.data)
     data = {name: value for name, value in data.items() if name not in _IDLE_DATA_FIELDS}
-    digest = data_digest(examples)
+    digest = provenance.data_digest(examples)
     tokenizer = dataclasses.replace(settings.tokenizer, sampling=0.0)
     return repr((tokenizer, settings.task, settings.tokenizers_from, data, digest))
 

@@ -328,14 +328,12 @@ class Run(Summarized):
         read = ability(self.task, "model_inputs")
         if not isinstance(source, str):
             raise UserError("model_inputs: source is a list of texts; give one text")
-        inputs: ModelInputs = read(self.params, source, target, self.settings.decode)
-        return inputs
+        return read(self.params, source, target, self.settings.decode)
 
     def beam_tree(self, line: str, **decode: Any) -> "BeamTree":
         """The hypotheses that beam search considered for a line: which it kept and why."""
         search = ability(self.task, "beam_tree")
-        tree: BeamTree = search(self.params, line, self._decode("predict", decode))
-        return tree
+        return search(self.params, line, self._decode("predict", decode))
 
     def predict(
         self, lines: Sequence[str], prefixes: Sequence[str] | None = None, **decode: Any
@@ -346,8 +344,7 @@ class Run(Summarized):
         """
         if "num_outputs" in decode:
             raise UserError("predict: it returns one output a line; n_best takes num_outputs")
-        predictions = self.n_best(lines, prefixes=prefixes, **decode)
-        return [outputs[0].text for outputs in predictions]
+        return [outputs[0].text for outputs in self.n_best(lines, prefixes=prefixes, **decode)]
 
     def n_best(
         self,
@@ -401,9 +398,7 @@ class Run(Summarized):
         _require_pairs("score", sources, targets)
         batch_size = self.settings.decode.batch_size
         with self.naming_layer(sources):
-            scores: list[PairScore] = score_pairs(
-                self.params, sources, targets, batch_size, first_line
-            )
+            scores = score_pairs(self.params, sources, targets, batch_size, first_line)
             if any(math.isnan(pair.log_prob) for pair in scores):
                 raise NonFiniteError
         return scores
@@ -415,9 +410,7 @@ class Run(Summarized):
         """
         embed = ability(self.task, "embed")
         texts = _text_list("embed: lines", lines)
-        batch_size = self.settings.decode.batch_size
-        vectors: np.ndarray = embed(self.params, texts, batch_size, first_line)
-        return vectors
+        return embed(self.params, texts, self.settings.decode.batch_size, first_line)
 
     def evaluate(
         self,
@@ -623,20 +616,19 @@ def nonfinite_cause(run: Any, lines: Sequence[str]) -> str:
     if hasattr(run, "members"):  # an ensemble
         causes = {member.workdir: nonfinite_cause(member, lines) for member in run.members}
         return next((f" in {workdir}{cause}" for workdir, cause in causes.items() if cause), "")
-    task = run.task
     params = run.params
     names = nonfinite_parameters(params)
     if names:
         more = f" and {len(names) - 1} more" if len(names) > 1 else ""
         return f": so is the parameter {names[0]}{more}; take another checkpoint"
-    model_inputs = getattr(task, "model_inputs", None)
+    model_inputs = getattr(run.task, "model_inputs", None)
     if model_inputs is None:
         return ""
     for line, target in itertools.product(lines, (None, "")):
         # Without a target, tasks on pairs search for one, which fails again.
         with contextlib.suppress(UserError):
             reading = model_inputs(params, line, target, run.settings.decode)
-            layer = first_nonfinite_layer(task.model, params, reading)
+            layer = first_nonfinite_layer(run.task.model, params, reading)
             if layer:
                 return f": so is {layer}, although all parameters are finite"
     return ""
