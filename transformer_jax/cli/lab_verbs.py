@@ -12,7 +12,7 @@ from typing import Any
 from transformer_jax.cli import flags, terminal
 from transformer_jax.cli.flags import ANY_FIELD, PROGRAM, Flag, verb
 from transformer_jax.cli.terminal import counted_lines, one_line, read_batches
-from transformer_jax.cli.verbs import given_flags, load_run, write_json, write_result
+from transformer_jax.cli.verbs import given_flags, load_run, settings_of, write_json, write_result
 from transformer_jax.errors import UserError
 from transformer_jax.logs.records import to_json
 from transformer_jax.runtime.files import require_empty, write_atomic
@@ -142,7 +142,6 @@ def plot(args: argparse.Namespace) -> None:
     from transformer_jax.lab.pictures import draw_tree, picture_format, save_figure
     from transformer_jax.lab.sweeps.results import saved_rows
     from transformer_jax.lab.sweeps.tables import draw_table
-    from transformer_jax.runs.config import resolve_file
     from transformer_jax.runs.load import load
     from transformer_jax.runs.user_modules import load_modules
     from transformer_jax.runs.workdir import CONFIG, METRICS, PREDICTIONS, fetch_files
@@ -153,11 +152,8 @@ def plot(args: argparse.Namespace) -> None:
     others = [name for name in args.overrides if not name.startswith("data.")]
     if others and subject != "config":
         raise UserError(f"--config.{others[0]} goes with --config")
-    names = {  # attention and tree are called like their flag
-        "config": Path(args.config or "curves").stem,
-        "errors": args.errors,
-        "workdir": "curves",
-    }
+    # Pictures of attention and trees are called like their flag.
+    names = {"config": Path(args.config or "").stem, "errors": args.errors, "workdir": "curves"}
     output = Path(args.output or f"{names.get(subject, subject)}.png")
     picture_format(output)  # before a model is loaded in vain
     match subject:
@@ -170,7 +166,7 @@ def plot(args: argparse.Namespace) -> None:
                 (tree,) = load(args.workdir, modules=args.modules).predict([tree])
             save_figure(draw_tree(tree), output)
         case "config":
-            plots.plot_config(resolve_file(args.config, args.overrides, args.modules), output)
+            plots.plot_config(settings_of(args), output)
         case "errors":
             load_modules(args.modules, args.workdir)
             run_files = fetch_files(args.workdir, (CONFIG, METRICS, PREDICTIONS))
@@ -348,11 +344,10 @@ def benchmark_decode(args: argparse.Namespace) -> None:
 def _benchmark(
     args: argparse.Namespace, measure: Callable[..., dict[str, Any]], *sizes: str
 ) -> None:
-    from transformer_jax.runs.config import resolve_file
     from transformer_jax.runtime.platform import require_device
 
     require_device()
-    settings = resolve_file(args.config, args.overrides, args.modules)
+    settings = settings_of(args)
     write_json(measure(settings, **given_flags(args, sizes)))
 
 
@@ -380,9 +375,8 @@ def plan(args: argparse.Namespace) -> None:
     """
     from transformer_jax.lab.plan import plan as planning
     from transformer_jax.lab.plan.report import plan_as_text, ranking_as_text
-    from transformer_jax.runs.config import resolve_file
 
-    settings = resolve_file(args.config, args.overrides, args.modules)
+    settings = settings_of(args)
     target = {"device": args.device, "slices": args.slices, "modules": args.modules}
     if args.search:
         ranking = planning.search_meshes(settings, **target)
@@ -420,9 +414,8 @@ def verify(args: argparse.Namespace) -> int:
     status 1: something differs, or was not run.
     """
     from transformer_jax.lab.verification.verify import verify as run_oracles
-    from transformer_jax.runs.config import resolve_file
 
-    settings = resolve_file(args.config, args.overrides, args.modules)
+    settings = settings_of(args)
     options = given_flags(args, ("only", "quick", "seconds"))
     report = run_oracles(settings, args.modules, keep=args.overrides, **options)
     if args.format == "json":

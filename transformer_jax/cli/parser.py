@@ -234,8 +234,7 @@ def _fields() -> list[tuple[str, Sequence[str], str]]:
 
     package = Path(__file__).parents[1]
     newest = max(path.stat().st_mtime_ns for path in package.rglob("*.py"))
-    fields: list[Any] = kept_json("completion/fields.json", f"{package} {newest}", find)
-    return fields
+    return kept_json("completion/fields.json", f"{package} {newest}", find)
 
 
 def _config_names(prefix: str, **_: Any) -> Sequence[str]:

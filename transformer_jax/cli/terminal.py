@@ -208,23 +208,19 @@ def read_batches(stream: BufferedIOBase, *, most: int) -> Iterator[list[str]]:
 
 def _read_available(stream: BufferedIOBase, most: int) -> Iterator[tuple[bytes, ...]]:
     parts: list[bytes] = []  # of a line whose end is not read yet
-    while block := _read_block(stream):  # b"" at the end
-        first, *others = block.split(b"\n")
-        parts.append(first)
-        if others:
-            lines = [b"".join(parts), *others]
-            parts = [lines.pop()]
-            yield from batched((line + b"\n" for line in lines), most)
+    try:
+        while block := stream.read1(1 << 20):  # b"" at the end
+            first, *others = block.split(b"\n")
+            parts.append(first)
+            if others:
+                lines = [b"".join(parts), *others]
+                parts = [lines.pop()]
+                yield from batched((line + b"\n" for line in lines), most)
+    except OSError as error:
+        raise UserError(f"cannot read the input: {error.strerror}") from error
     rest = b"".join(parts)
     if rest:  # a last line without a line feed
         yield (rest,)
-
-
-def _read_block(stream: BufferedIOBase) -> bytes:
-    try:
-        return stream.read1(1 << 20)
-    except OSError as error:
-        raise UserError(f"cannot read the input: {error.strerror}") from error
 
 
 def _decode(line: bytes, number: int) -> str:

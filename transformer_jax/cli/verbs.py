@@ -75,12 +75,9 @@ def train(args: argparse.Namespace) -> None:
 
     Without --config, the run in DIR continues with its own.
     """
-    from transformer_jax.runs.config import resolve_file
     from transformer_jax.runtime.platform import require_device
 
-    settings = _join_job(
-        args, lambda: resolve_file(_config_path(args), args.overrides, args.modules)
-    )
+    settings = _join_job(args, lambda: settings_of(args))
     require_device()
     if args.dry_run:
         from transformer_jax.tools.benchmark import describe
@@ -97,19 +94,20 @@ def train(args: argparse.Namespace) -> None:
         _print_next(train_run(settings, args.workdir, args.modules), args.workdir)
 
 
-def _config_path(args: argparse.Namespace) -> str | Path:
-    """The config file, or that of the run in --workdir, which is continued."""
-    if args.config is not None:
-        return str(args.config)
+def settings_of(args: argparse.Namespace) -> Any:
+    """The settings of --config, or of the run in --workdir, which is continued."""
+    from transformer_jax.runs.config import resolve_file
     from transformer_jax.runs.workdir import CONFIG, fetch_files
 
-    path = fetch_files(args.workdir, (CONFIG,)) / CONFIG
-    if not path.exists():
-        raise UserError(
-            f"{args.workdir} holds no run to continue; for a new one give its config, such as "
-            "--config=quickstart"
-        )
-    return path
+    path = args.config
+    if path is None:
+        path = fetch_files(args.workdir, (CONFIG,)) / CONFIG
+        if not path.exists():
+            raise UserError(
+                f"{args.workdir} holds no run to continue; for a new one give its config, such as "
+                "--config=quickstart"
+            )
+    return resolve_file(path, args.overrides, args.modules)
 
 
 def _print_next(run: Any, workdir: str) -> None:
@@ -249,7 +247,7 @@ def chat(args: argparse.Namespace) -> None:
     One question per line; /reset starts over, /system TEXT starts over with an instruction how to
     answer, /quit ends.
     """
-    from transformer_jax.runs.chat import Chat
+    from transformer_jax.runs.run import Chat
 
     stdin = terminal.binary_stdin()
     run = load_run(args, ensembles=True)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A trained run: predictions, scores, evaluation and inspection."""
+"""A trained run: predictions, scores, evaluation and inspection; a conversation with it."""
 
 import contextlib
 import dataclasses
@@ -20,6 +20,7 @@ from ml_collections import ConfigDict
 from transformer_jax.checkpoints.manifest import item_id
 from transformer_jax.checkpoints.step_folder import PARAMS, PROVENANCE, TRAINING, named_leaves
 from transformer_jax.checkpoints.store import Checkpoints, open_snapshot
+from transformer_jax.conversations import ASSISTANT, MODEL, SYSTEM, USER, Turn
 from transformer_jax.data.batches.pipeline import eval_batches
 from transformer_jax.errors import NonFiniteError, UserError
 from transformer_jax.inference.batches import PairScore
@@ -373,12 +374,9 @@ class Run(Summarized):
             if any(math.isnan(output.score) for outputs in predictions for output in outputs):
                 raise NonFiniteError
         if isinstance(task.model, DraftedModel):
-            logger.info(
-                "draft %s: %.2f tokens a step, %.0f%% of its proposals accepted",
-                options.draft,
-                task.model.tokens_per_step,
-                100 * task.model.acceptance,
-            )
+            message = "draft %s: %.2f tokens a step, %.0f%% of its proposals accepted"
+            accepted = 100 * task.model.acceptance
+            logger.info(message, options.draft, task.model.tokens_per_step, accepted)
         return predictions
 
     def score(self, sources: Sequence[str], targets: Sequence[str]) -> list[float]:
@@ -503,6 +501,56 @@ class Run(Summarized):
         return decode_options(self.settings.decode, self.task, use, overrides)
 
 
+class Chat(Summarized):
+    """A conversation: each question is answered given all turns before it.
+
+    Attributes:
+      turns: the turns so far.
+
+    Args:
+      run: a run whose task supports conversations, or a language model, such as an imported one.
+      template: a value of `task.template`; None: that of the run, or of the tokenizer.
+      **decode: fields of the section `decode`, as for `Run.predict`.
+    """
+
+    def __init__(self, run: Run, template: str | None = None, **decode: Any) -> None:
+        if run.settings.task.name == "language_modeling":
+            run = run.with_config({"task.name": "instruction", "task.template": template or MODEL})
+        elif template is not None:
+            run = run.with_config({"task.template": template})
+        ability(run.task, "reply")
+        self._decode = run._decode("stream", decode)
+        task, self._params = run.with_decoding(self._decode)
+        self._run = run
+        self._reply = ability(task, "reply")
+        self.turns: tuple[Turn, ...] = ()
+
+    def summary(self) -> Mapping[str, Any]:
+        return {f"{number} {turn.role}": turn.content for number, turn in enumerate(self.turns, 1)}
+
+    def ask(self, question: str) -> Iterator[str]:
+        """Yields the answer piece by piece while it is sampled.
+
+        If the conversation is longer than the context, its oldest turns are dropped.
+
+        Raises:
+          UserError: the question alone is longer than the context, or contains text that looks like
+            the template's markup; the conversation stays as it was.
+        """
+        turns = (*self.turns, Turn(USER, question))
+        pieces = []
+        with self._run.naming_layer([]):
+            for piece in self._reply(self._params, turns, self._decode):
+                pieces.append(piece)
+                yield piece
+        # Only now: after an error, or if the caller stops early, the conversation is as before.
+        self.turns = (*turns, Turn(ASSISTANT, "".join(pieces)))
+
+    def reset(self, system: str | None = None) -> None:
+        """Starts a new conversation, with a system prompt if given."""
+        self.turns = () if system is None else (Turn(SYSTEM, system),)
+
+
 def _shapes(params: Params) -> dict[str, str]:
     """The shapes of parameters, as texts, by their paths."""
     return {name: str(np.shape(leaf)) for name, leaf in named_leaves(params).items()}
@@ -542,9 +590,7 @@ def decode_options(
 def _reset_other_searches(overrides: Mapping[str, Any]) -> dict[str, Any]:
     """Defaults of the fields that an overriding search does not read: the section may set them for
     another search."""
-    if overrides.get("search") is None:
-        return {}
-    search = SEARCHES.find(overrides["search"])
+    search = SEARCHES.get(overrides.get("search", ""))
     if not isinstance(search, SearchKind):
         return {}
     names = {name for name in SEARCH_FIELDS if f"decode.{name}" not in search.reads}
