@@ -263,10 +263,12 @@ def resolve(
     if isinstance(config, Settings):
         return override(config, overrides)
     changes = parsed(overrides, COMMAND.where)
-    chosen: Mapping[str, Any] = _parse_tree(config, origin)
     former = getattr(config, "_settings", None)
+    # A loaded config has all fields of its model, and so none from the run that it starts from.
     is_loaded = (former.origin("train.init_from") if former else origin).is_loaded
-    resolved, defaults, chosen = _resolve_chosen(chosen, changes, is_loaded)
+    chosen = _without_idle(_parse_tree(config, origin), changes, is_loaded)
+    defaults = defaults_for(chosen, is_loaded)
+    resolved = Resolved.of({**defaults, **chosen})
     settings = _build_checked(config, resolved, chosen, changes, origin)
     if origin.kind != "published model":
         _check_trainable(settings, defaults)
@@ -343,35 +345,23 @@ def _build_checked(
     return build_settings(resolved, origins | dict.fromkeys(changes, COMMAND))
 
 
-def _resolve_chosen(
+def _without_idle(
     in_file: Mapping[str, Any], changes: Mapping[str, Any], is_loaded: bool
-) -> tuple[Resolved, Mapping[str, Any], Mapping[str, Any]]:
-    """Resolves what a config file and overrides set.
+) -> Mapping[str, Any]:
+    """The fields that a config file and overrides set.
 
     Fields of the file that nothing reads after the overrides are left out: an override of the
-    positions, for example, need not also reset the options of the file's own positions. A loaded
-    config has all fields of its model, and so none from the run that it starts from.
-
-    Returns:
-      (the whole config, its defaults, the fields that were set)
+    positions, for example, need not also reset the options of the file's own positions.
     """
     chosen = {**in_file, **changes}
-    defaults = defaults_for(chosen, is_loaded)
-    resolved = Resolved.of({**defaults, **chosen})
-    idle = {
-        name
-        for name in in_file.keys() - changes.keys()
-        if changes and (name in resolved.unread or name not in resolved.values)
-    }
-    if not idle:
-        return resolved, defaults, chosen
+    resolved = Resolved.of({**defaults_for(chosen, is_loaded), **chosen})
+    idle = {name for name in in_file.keys() - changes.keys() if resolved.is_idle(name)}
+    if not changes or not idle:
+        return chosen
     # A field without effect before the overrides too is a mistake in the file: kept, and refused.
     of_file = Resolved.of({**defaults_for(in_file, is_loaded), **in_file})
-    idle = {name for name in idle if name in of_file.values and name not in of_file.unread}
-    chosen = {name: value for name, value in in_file.items() if name not in idle}
-    chosen |= changes
-    defaults = defaults_for(chosen, is_loaded)
-    return Resolved.of({**defaults, **chosen}), defaults, chosen
+    idle = {name for name in idle if not of_file.is_idle(name)}
+    return {name: value for name, value in chosen.items() if name not in idle}
 
 
 def defaults_for(chosen: Mapping[str, Any], is_loaded: bool = False) -> dict[str, Any]:
@@ -428,14 +418,12 @@ def model_options(init_from: str | None, architecture: str | None = None) -> dic
             user_modules.load_modules((), init_from)  # names the file that is missing
     saved = options.get("architecture")
     if architecture == "encoder_decoder" and saved in ("encoder_only", "decoder_only"):
-        options["num_encoder_layers"] = options.get("num_layers")
+        single = {name: options.pop(name, None) for name in _SINGLE_STACK_OPTIONS}
+        options["num_encoder_layers"] = single["num_layers"]
         if saved == "decoder_only":
-            options["num_decoder_layers"] = options.get("num_layers")
-        is_untied = saved == "decoder_only" and options.get("tie_embeddings") in ("none", "inputs")
-        for name in _SINGLE_STACK_OPTIONS:
-            options.pop(name, None)
-        if is_untied:  # it keeps its projection
-            options["tie_embeddings"] = "inputs"
+            options["num_decoder_layers"] = single["num_layers"]
+            if single["tie_embeddings"] in ("none", "inputs"):  # it keeps its projection
+                options["tie_embeddings"] = "inputs"
     elif (saved, architecture) == ("decoder_only", "encoder_only"):
         del options["architecture"]
     return _parse_tree({"model": options}, Origin("loaded config", f"{init_from}/config.json"))

@@ -329,14 +329,11 @@ class Replicas(SingleRun):
     def validation(self) -> Callable[[int, TrainState], Scores]:
         """A function (step, state) -> metrics and scores [R]; NaN for a replica that diverged."""
         # Replicas of one label smoothing share an evaluator: no other number enters an evaluation.
-        of_smoothing = {
-            member.train.label_smoothing: (member, task)
-            for member, task in zip(self.members, self.tasks, strict=True)
-        }
-        evaluators = {
-            smoothing: validation(*of_replica, self.engine.mesh)
-            for smoothing, of_replica in of_smoothing.items()
-        }
+        evaluators = {}
+        for member, task in zip(self.members, self.tasks, strict=True):
+            if member.train.label_smoothing not in evaluators:
+                evaluate = validation(member, task, self.engine.mesh)
+                evaluators[member.train.label_smoothing] = evaluate
 
         def evaluate_all(step: int, state: TrainState) -> Scores:
             results: list[Scores] = []

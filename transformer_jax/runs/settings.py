@@ -7,6 +7,7 @@ option". `config.resolve` makes settings of what a user writes.
 
 import dataclasses
 import functools
+import operator
 import typing
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple
@@ -118,11 +119,7 @@ class Settings:
     def resolved(self) -> "Resolved":
         """The values of all fields, and the entries that they choose."""
         # Runs only after `dataclasses.replace` of a section: `build_settings` sets the attribute.
-        values = {"seed": self.seed}
-        for section, names in SECTION_FIELDS.items():
-            config = getattr(self, section)
-            values |= {name: getattr(config, name.partition(".")[2]) for name in names}
-        resolved = Resolved.of(values)
+        resolved = Resolved.of({name: operator.attrgetter(name)(self) for name in FIELDS})
         for entry, cls in resolved.options.items():
             options = getattr(self, entry.partition(".")[0]).options_of(cls)
             for name in fields_of(entry, cls):
@@ -206,28 +203,19 @@ class Tables(NamedTuple):
       options: dataclasses of options, {"section.entry": class}.
       choosers: the fields whose entries have options, {"section.entry": "section.field"}.
       fields: all fields, options too, {"section.field": field}.
-      unread: fields without an effect, {"section.field": {entry: fields}} (`Registry.unread`).
-      user_modules: modules of entries that are not of this package, {("section.field", entry):
-        module}; "__main__" is a notebook's cells.
     """
 
     options: dict[str, type]
     choosers: dict[str, str]
     fields: dict[str, Field]
-    unread: dict[str, Mapping[str, frozenset[str]]]
-    user_modules: dict[tuple[str, str], str]
 
 
 @functools.lru_cache(maxsize=1)
 def _tables_after(changes: int) -> Tables:
     """Builds the tables; cached until a registry changes, as by a user's module."""
-    tables = Tables({}, {}, dict(FIELDS), {}, {})
+    tables = Tables({}, {}, dict(FIELDS))
     for chooser, registry in CHOICES.items():
-        tables.unread[chooser] = registry.unread
         for name in registry:
-            module = registry.module_of(name)
-            if module is not None and not module.startswith("transformer_jax."):
-                tables.user_modules[chooser, name] = module
             options = registry.options(name)
             if options:
                 entry = f"{registry.section}.{name}"
@@ -277,12 +265,16 @@ class Resolved:
         completed = {name: values.get(name, field.default) for name, field in fields.items()}
         return cls(completed, layers, names, options)
 
+    def is_idle(self, name: str) -> bool:
+        """Returns True if a field has no effect, or is an option of an entry that is not chosen."""
+        return name in self.unread or name not in self.values
+
     @functools.cached_property
     def unread(self) -> dict[str, str]:
         """The fields that have no effect, {"section.field": the field whose choice makes it so}."""
         unread: dict[str, str] = {}
-        for chooser, fields in tables().unread.items():
-            by_name = [fields[name] for name in self.names[chooser] if name in fields]
+        for chooser, registry in CHOICES.items():
+            by_name = [registry.unread[name] for name in self.names[chooser] if name in registry]
             if by_name:  # a field that one of several chosen entries reads has an effect
                 unread |= dict.fromkeys(frozenset.intersection(*by_name), chooser)
         return unread

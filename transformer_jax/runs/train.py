@@ -333,12 +333,10 @@ def fit(run: SingleRun, clock: GoodputTimer, until: int | None = None) -> TrainS
             return point.take_state()
         batches.set_state(point.data_state)
     start_from = run.open_start(single) if point is None else None
-    for message in (
-        describe_unlisted(single.params),
-        unfinished_decay(settings.optimizer, settings.model.d_model, settings.train.num_steps),
-    ):
-        if message:
-            logger.warning(message)
+    unlisted = describe_unlisted(single.params)
+    decay = unfinished_decay(settings.optimizer, settings.model.d_model, settings.train.num_steps)
+    for message in filter(None, (unlisted, decay)):
+        logger.warning(message)
     validate = run.validation()  # before any step: it refuses a split it cannot evaluate
     logger.info("compiling the training step")
     start = time.perf_counter()

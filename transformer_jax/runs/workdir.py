@@ -100,10 +100,7 @@ SWEEP = WorkdirKind(
     "sweep",
     ".transformer_jax_sweep",
     (
-        RESULT,
-        SECONDS,
-        VERDICT,
-        JOURNAL,
+        *(RESULT, SECONDS, VERDICT, JOURNAL),
         *(f"{TABLE}.{ending}" for ending in ("txt", "md", "tex", "csv", "png", "pdf", "svg")),
         *(f"{figure}.{ending}" for figure in (DIFFERENCES, CURVES) for ending in ("pdf", "svg")),
     ),
