@@ -12,7 +12,7 @@ import shlex
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from io import BufferedIOBase
-from itertools import batched
+from itertools import batched, chain
 from pathlib import Path
 from typing import Any
 
@@ -285,11 +285,9 @@ def _prompted_lines(stdin: BufferedIOBase) -> Iterator[str]:
 
 def _write_pieces(pieces: Iterable[str]) -> None:
     """Writes an output while it is generated, and ends its line."""
-    for piece in pieces:
+    for piece in chain(pieces, ["\n"]):
         terminal.write(piece)
         terminal.flush()
-    terminal.write("\n")
-    terminal.flush()
 
 
 @verb(

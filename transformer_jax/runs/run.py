@@ -24,13 +24,7 @@ from transformer_jax.conversations import ASSISTANT, MODEL, SYSTEM, USER, Turn
 from transformer_jax.data.batches.pipeline import eval_batches
 from transformer_jax.errors import NonFiniteError, UserError
 from transformer_jax.inference.batches import PairScore
-from transformer_jax.inference.config import (
-    SEARCH_FIELDS,
-    SEARCHES,
-    DecodeConfig,
-    SearchKind,
-    unread_fields,
-)
+from transformer_jax.inference.config import DecodeConfig, unread_fields
 from transformer_jax.inference.draft import DraftedModel
 from transformer_jax.inference.model_inputs import ModelInputs
 from transformer_jax.logs.records import OF_AUDIT, RecordFile, to_python
@@ -571,7 +565,7 @@ def decode_options(
     typed = parsed({f"decode.{name}": value for name, value in overrides.items()}, use)
     values = {name: typed[f"decode.{name}"] for name in overrides}
     try:
-        options = dataclasses.replace(section, **_reset_other_searches(values), **values)
+        options = section.with_values(values)
     except ValueError as error:
         raise UserError(f"decode: {error}") from error
     unread = unread_fields(use, task)
@@ -585,16 +579,6 @@ def decode_options(
             "choose another search"
         )
     return options
-
-
-def _reset_other_searches(overrides: Mapping[str, Any]) -> dict[str, Any]:
-    """Defaults of the fields that an overriding search does not read: the section may set them for
-    another search."""
-    search = SEARCHES.get(overrides.get("search", ""))
-    if not isinstance(search, SearchKind):
-        return {}
-    names = {name for name in SEARCH_FIELDS if f"decode.{name}" not in search.reads}
-    return {name: getattr(DecodeConfig, name) for name in names - set(overrides)}
 
 
 def _text_list(name: str, texts: Iterable[str]) -> list[str]:

@@ -47,9 +47,8 @@ def find_file(given: str | Path, kind: str) -> Path:
     for candidate in (path, named):
         if candidate.is_file():
             return candidate
-    folder = Path(_FOLDERS[kind])
-    shipped = named.relative_to(folder) if named.is_relative_to(folder) else named
-    return shipped_files(kind).get(shipped.with_suffix("").as_posix(), path)
+    name = named.with_suffix("").as_posix().removeprefix(f"{_FOLDERS[kind]}/")
+    return shipped_files(kind).get(name, path)
 
 
 def suggest_shipped(given: Path, kind: str) -> str:
