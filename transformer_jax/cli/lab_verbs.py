@@ -5,7 +5,7 @@ import argparse
 import dataclasses
 import logging
 import shlex
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -39,9 +39,7 @@ def sweep(args: argparse.Namespace) -> None:
     from transformer_jax.lab.sweeps.definition import load_sweep
     from transformer_jax.lab.sweeps.sweep import run_sweep
     from transformer_jax.lab.sweeps.tables import as_text
-    from transformer_jax.runtime.platform import require_device
 
-    require_device()
     definition = load_sweep(args.sweep, **given_flags(args, ("config", "seeds")))
     selection = {"chosen": args.rows, "modules": args.modules}
     if args.plan:
@@ -322,7 +320,8 @@ def benchmark_train(args: argparse.Namespace) -> None:
     """Times the training step on random tokens, warm, median of many."""
     from transformer_jax.tools import benchmark
 
-    _benchmark(args, benchmark.train, "batch_size", "source_length", "target_length", "steps")
+    sizes = ("batch_size", "source_length", "target_length", "steps")
+    write_json(benchmark.train(settings_of(args), **given_flags(args, sizes)))
 
 
 @verb(
@@ -338,17 +337,7 @@ def benchmark_decode(args: argparse.Namespace) -> None:
     from transformer_jax.tools import benchmark
 
     sizes = ("batch_size", "source_length", "beam_size", "output_length", "steps")
-    _benchmark(args, benchmark.decode, *sizes)
-
-
-def _benchmark(
-    args: argparse.Namespace, measure: Callable[..., dict[str, Any]], *sizes: str
-) -> None:
-    from transformer_jax.runtime.platform import require_device
-
-    require_device()
-    settings = settings_of(args)
-    write_json(measure(settings, **given_flags(args, sizes)))
+    write_json(benchmark.decode(settings_of(args), **given_flags(args, sizes)))
 
 
 @verb(
@@ -440,9 +429,7 @@ def audit(args: argparse.Namespace) -> int:
     something is not as it was recorded.
     """
     from transformer_jax.lab.audit import audit as audit_run
-    from transformer_jax.runtime.platform import require_device
 
-    require_device()
     draw = {"segments": args.segments, "seed": args.seed}
     report = audit_run(args.workdir, args.modules, args.overrides, **draw)
     write_result(report.as_text())

@@ -82,10 +82,15 @@ def _exit_status(error: Exception, with_traceback: bool) -> int:
     if isinstance(error, MemoryError) or str(error).startswith("RESOURCE_EXHAUSTED"):
         return _fail(f"out of memory: {error}")
     from transformer_jax.runs.user_modules import describe_module_error
+    from transformer_jax.runtime.platform import require_device
 
     line = describe_module_error(error)
     if line:
         return _fail(f"{line} (--traceback shows how it got there)")
+    try:
+        require_device()
+    except UserError as refusal:
+        return _fail(str(refusal))
     raise error
 
 

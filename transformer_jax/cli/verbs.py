@@ -47,10 +47,8 @@ def quickstart(args: argparse.Namespace) -> None:
     Prints scores, translations and the paths of pages to look at. If it is interrupted, the same
     command continues.
     """
-    from transformer_jax.runtime.platform import require_device
     from transformer_jax.tools.quickstart import quickstart as report
 
-    require_device()
     for line in report(args.workdir, args.overrides):
         write_result(line)
         terminal.flush()
@@ -75,10 +73,7 @@ def train(args: argparse.Namespace) -> None:
 
     Without --config, the run in DIR continues with its own.
     """
-    from transformer_jax.runtime.platform import require_device
-
     settings = _join_job(args, lambda: settings_of(args))
-    require_device()
     if args.dry_run:
         from transformer_jax.tools.benchmark import describe
 
@@ -457,9 +452,7 @@ def load_run(args: argparse.Namespace, ensembles: bool = False) -> Any:
     """Loads the run that --workdir and `RUN` name, or with `ensembles` also several runs as one;
     applies --max_length, --patch and options of the search."""
     from transformer_jax.runs.load import load
-    from transformer_jax.runtime.platform import require_device
 
-    require_device()
     options = {name: getattr(args, name) for name in ("checkpoint", "average", "modules", "base")}
     run: Any
     if ensembles and _is_ensemble(args.workdir):
