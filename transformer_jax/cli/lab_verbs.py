@@ -303,7 +303,6 @@ def night(args: argparse.Namespace) -> int:
         return 0
     for line in loop.decide_proposals(args.folder):
         write_json(line)
-        terminal.flush()
         report.write_page(args.folder)
     return int(report.night_state(args.folder)["is_spent"])
 
@@ -370,7 +369,6 @@ def plan(args: argparse.Namespace) -> None:
     if args.search:
         ranking = planning.search_meshes(settings, **target)
         write_json(ranking)
-        terminal.flush()
         terminal.print_message(ranking_as_text(ranking["meshes"]))
         return
     report = planning.plan(settings, decode=args.decode, **target)
@@ -381,7 +379,6 @@ def plan(args: argparse.Namespace) -> None:
     # On a terminal the table comes last, without the hundreds of groups before it.
     hidden = {"kernel_groups"} if terminal.is_stdout_terminal() else set()
     write_json({name: value for name, value in report.items() if name not in hidden})
-    terminal.flush()
     terminal.print_message(plan_as_text(report, args.kernels))
     if not report["memory"]["fits"]:
         raise UserError(planning.does_not_fit_message(report))
@@ -509,7 +506,6 @@ def tokenize(args: argparse.Namespace) -> None:
             else:
                 ids = " ".join(map(str, tokens.ids[name]))
                 write_result(f"{name}: {' '.join(map(one_line, pieces))}\n{ids}\n")
-        terminal.flush()
     if texts and args.format == "text":
         write_result(compare_tokens("".join(texts), tokenizers).table.to_string())
 
@@ -546,4 +542,3 @@ def _write_page(path: Path, html: str) -> None:
     """Writes a file, completely or not at all, and prints its path."""
     write_atomic(path, html)
     terminal.write(f"{path}\n")
-    terminal.flush()

@@ -51,8 +51,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run(args: argparse.Namespace) -> int:
     terminal.announce_interrupt(str(Interrupted()) if args.verb in _RESUMED else "")
     try:
-        status = VERBS[args.verb].run(args)
-        terminal.flush()
+        return VERBS[args.verb].run(args) or 0
     except KeyboardInterrupt:
         return terminal.report_interrupt()
     except Exception as error:
@@ -60,7 +59,6 @@ def _run(args: argparse.Namespace) -> int:
         if terminal.was_interrupted() and not isinstance(error, Stopped):
             return terminal.report_interrupt()
         return _exit_status(error, args.traceback)
-    return status or 0
 
 
 def _exit_status(error: Exception, with_traceback: bool) -> int:

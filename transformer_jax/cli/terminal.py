@@ -57,25 +57,25 @@ def binary_stdin() -> BufferedIOBase:
 
 
 def write(text: str) -> None:
-    """Writes results to stdout as UTF-8; bytes of file names that are not UTF-8 stay.
+    """Writes results to stdout at once, as UTF-8; bytes of file names that are not UTF-8 stay.
 
     On a terminal, control characters are escaped: a model may have learned to write them.
     """
     if sys.stdout.buffer.isatty():
         text = escape_controls(text)
-    with _stdout_errors():
+    try:
         sys.stdout.buffer.write(text.encode("utf-8", "surrogateescape"))
+        sys.stdout.buffer.flush()
+    except OSError as error:
+        _discard(sys.stdout)
+        if isinstance(error, BrokenPipeError):
+            raise
+        raise UserError(f"cannot write to stdout: {error.strerror}") from error
 
 
 def is_stdout_terminal() -> bool:
     """Returns True if a person reads the results, not a program."""
     return sys.stdout.isatty()
-
-
-def flush() -> None:
-    """Flushes stdout."""
-    with _stdout_errors():
-        sys.stdout.flush()
 
 
 def print_message(message: str) -> None:
@@ -94,17 +94,6 @@ def print_traceback(error: BaseException) -> None:
 def _discard(stream: TextIO) -> None:
     """Sends the rest of a stream to /dev/null: a failing flush at exit would be reported."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
-
-
-@contextlib.contextmanager
-def _stdout_errors() -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        _discard(sys.stdout)
-        if isinstance(error, BrokenPipeError):
-            raise
-        raise UserError(f"cannot write to stdout: {error.strerror}") from error
 
 
 def handle_interrupts() -> None:
@@ -245,7 +234,7 @@ def counted_lines[Batch: Sized](
     """Counts lines on stderr: a progress bar on a terminal, and lines a second at the end.
 
     Args:
-      batches: the lines; what is written for a batch is flushed before the next one is read.
+      batches: the lines.
       participle: names the work in the last message, such as "predicted".
       total: number of lines, if known.
 
@@ -263,7 +252,6 @@ def counted_lines[Batch: Sized](
             nonlocal number
             for batch in batches:
                 yield number + 1, batch
-                flush()
                 number += len(batch)
                 bar.update(len(batch))
 

@@ -51,7 +51,6 @@ def quickstart(args: argparse.Namespace) -> None:
 
     for line in report(args.workdir, args.overrides):
         write_result(line)
-        terminal.flush()
 
 
 @verb(
@@ -188,32 +187,26 @@ def predict(args: argparse.Namespace) -> None:
     stdin = terminal.binary_stdin()  # a closed stdin is reported before a model is loaded
     options = given_flags(args, (*DECODE_OPTIONS, "num_outputs"))
     run = _load_in_job(args)
-    if not args.stream:
-        return _predict(run, options, stdin, args.prefixes, as_json)
-    for (line,) in read_batches(stdin, most=1):
-        _write_pieces(run.stream(line, **options))
-
-
-def _predict(
-    run: Any, options: dict[str, Any], stdin: BufferedIOBase, prefix_file: str | None, as_json: bool
-) -> None:
-    """Predicts the lines of stdin; in a job, process 0 reads them for all."""
+    if args.stream:
+        for (line,) in read_batches(stdin, most=1):
+            _write_pieces(run.stream(line, **options))
+        return
     from transformer_jax.data.files.lines import TextLines
     from transformer_jax.parallel import hosts
 
-    prefixes = None if prefix_file is None else TextLines(prefix_file, once=True)
+    prefixes = None if args.prefixes is None else TextLines(args.prefixes, once=True)
+    # In a job, process 0 reads the lines for all.
     read = read_batches(stdin, most=_LINES_AT_ONCE)
     batches = iter(lambda: hosts.run_on_primary(lambda: next(read, None)), None)
     num_lines = 0
     with counted_lines(batches, "predicted") as counted:
         for first_line, lines in counted:
-            numbers = range(num_lines, num_lines + len(lines))
-            num_lines = numbers.stop
+            num_lines = first_line - 1 + len(lines)
             if prefixes is not None:
                 if num_lines > len(prefixes):
                     length = f"has {len(prefixes)} lines, fewer than the input"
-                    raise UserError(f"--prefixes: {prefix_file} {length}")
-                options["prefixes"] = [prefixes[i] for i in numbers]
+                    raise UserError(f"--prefixes: {args.prefixes} {length}")
+                options["prefixes"] = [prefixes[i] for i in range(first_line - 1, num_lines)]
             n_best = run.n_best(lines, first_line=first_line, **options)
             for _, outputs in zip(lines, n_best, strict=True):  # one line out for one line in
                 members = [{"text": output.text, "score": output.score} for output in outputs]
@@ -222,7 +215,7 @@ def _predict(
     if prefixes is not None and len(prefixes) > num_lines:
         # How many lines stdin has is known at its end only.
         length = f"has {len(prefixes)} lines, more than the {num_lines} of the input"
-        raise UserError(f"--prefixes: {prefix_file} {length}; they may belong to other lines")
+        raise UserError(f"--prefixes: {args.prefixes} {length}; they may belong to other lines")
 
 
 @verb(
@@ -282,7 +275,6 @@ def _write_pieces(pieces: Iterable[str]) -> None:
     """Writes an output while it is generated, and ends its line."""
     for piece in chain(pieces, ["\n"]):
         terminal.write(piece)
-        terminal.flush()
 
 
 @verb(
