@@ -26,7 +26,6 @@ from transformer_jax.nn.per_device import use_axes, use_sharded_call
 from transformer_jax.nn.transformer import HOST, Residual, rematerialized_layers, undivided_reason
 from transformer_jax.parallel import hosts, sharding
 from transformer_jax.parallel.engines import Engine, JitEngine, TrainStep, make_engine
-from transformer_jax.parallel.sharding import make_mesh, row_shards
 from transformer_jax.runs.config import errors_of
 from transformer_jax.runs.settings import Settings
 from transformer_jax.runs.user_modules import describe_module_error
@@ -192,7 +191,7 @@ def assumed_vocab_sizes(settings: Settings) -> dict[str, int]:
 def build_engine(settings: Settings, devices: Sequence[jax.Device] | None = None) -> Engine:
     """Builds the engine on these devices, or on all; UserError if they do not fit the config."""
     with errors_of("parallel"):
-        engine = make_engine(settings.parallel, make_mesh(settings.parallel, devices))
+        engine = make_engine(settings.parallel, sharding.make_mesh(settings.parallel, devices))
     if not settings.model.scan_layers:
         return engine
     from transformer_jax.parallel.scan_engine import ScanEngine
@@ -443,7 +442,7 @@ def build_evaluator(
     num_decoded: int | None = None,
 ) -> Evaluator:
     """Builds the evaluator of these examples; it decodes `num_decoded`, spread evenly, or all."""
-    shards = row_shards(mesh)
+    shards = sharding.row_shards(mesh)
     rows = math.ceil(batch_rows(settings, task) / shards) * shards
     return Evaluator(task, examples, decode, rows, num_decoded)
 

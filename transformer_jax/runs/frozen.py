@@ -24,7 +24,6 @@ from transformer_jax.models.encoder_decoder import Seq2Seq
 from transformer_jax.nn.int8 import convert_weights
 from transformer_jax.nn.lora import merge_adapters, with_adapters
 from transformer_jax.parallel import hosts, sharding
-from transformer_jax.parallel.sharding import mesh_for_inference
 from transformer_jax.runs.build import build_taught, held_trees, task_kind
 from transformer_jax.runs.opened import Opened, open_workdir
 from transformer_jax.runs.outside import refuse_loaded
@@ -261,7 +260,7 @@ def read_params(opened: Opened, average: int | None = None) -> Any:
     abstract = _abstract_params(settings, opened.task)
     saved = abstract
     if settings.lora.rank is not None:  # the checkpoint holds the adapters alone
-        mesh = mesh_for_inference(settings.parallel)
+        mesh = sharding.mesh_for_inference(settings.parallel)
         init = functools.partial(settings.lora.init_adapters, jax.random.key(0))
         saved = sharding.add_shardings(jax.eval_shape(init, abstract), mesh)
     frozen = open_frozen(settings, ("base",))
@@ -278,7 +277,7 @@ def read_params(opened: Opened, average: int | None = None) -> Any:
 def _abstract_params(settings: Settings, task: Task) -> Any:
     """Shapes, dtypes and shardings of a task's parameters, for inference."""
     shapes = jax.eval_shape(task.init, jax.random.key(0))
-    return sharding.add_shardings(shapes, mesh_for_inference(settings.parallel))
+    return sharding.add_shardings(shapes, sharding.mesh_for_inference(settings.parallel))
 
 
 def open_source(settings: Settings, tree: str) -> Opened:

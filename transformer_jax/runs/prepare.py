@@ -25,19 +25,8 @@ from transformer_jax.data.sources import open_split
 from transformer_jax.errors import MissingSplitError, UserError
 from transformer_jax.logs.records import last_recorded_step
 from transformer_jax.parallel import hosts
-from transformer_jax.parallel.hosts import Fingerprint
-from transformer_jax.runs import frozen, provenance
+from transformer_jax.runs import config, frozen, provenance
 from transformer_jax.runs.build import build_task, task_kind, vocab_sizes
-from transformer_jax.runs.config import (
-    CHANGEABLE,
-    FIXED,
-    check_sections,
-    load_json,
-    override,
-    read_settings,
-    resolve,
-    save_json,
-)
 from transformer_jax.runs.opened import open_workdir
 from transformer_jax.runs.outside import open_data, refuse_loaded
 from transformer_jax.runs.settings import COMMAND, DEFAULT, Settings
@@ -136,9 +125,9 @@ def open_training(
         processes, if one cannot use them, or if they differ.
     """
 
-    def open_and_describe() -> tuple[Any, Fingerprint]:
+    def open_and_describe() -> tuple[Any, hosts.Fingerprint]:
         user_modules = load_modules(modules, handle.folder)
-        members = [resolve(config, {}, (), COMMAND) for config in configs]
+        members = [config.resolve(member, {}, (), COMMAND) for member in configs]
         refuse_loaded(members[0])
         runs = {"train.init_from": members[0].train.init_from}
         runs |= {source.field: source.run for source in frozen.frozen_sources(members[0]).values()}
@@ -157,7 +146,7 @@ def open_training(
     if members[0].train.scale_to_data and checkpoints.latest_step() is not None:
         saved = hosts.run_on_primary(lambda: saved_sizes(handle.folder / CONFIG))
     members = tuple(scaled_to_data(settings, examples, saved) for settings in members)
-    check_sections(members[0])
+    config.check_sections(members[0])
     snapshots = frozen.open_frozen(members[0])
     checkpoints.provenance |= frozen.frozen_provenance(snapshots) | described
     return Training(members, user_modules, examples, checkpoints, snapshots)
@@ -212,7 +201,7 @@ class Examples(Summarized, RandomAccess[Example]):
 
 def read_data(run: Any, split: str = "train") -> Examples:
     """The examples of a split of the data of a config or a `Run`, such as {"source", "target"}."""
-    settings = read_settings(run) if isinstance(run, ConfigDict) else run.settings
+    settings = config.read_settings(run) if isinstance(run, ConfigDict) else run.settings
     return Examples(open_data(settings, split))
 
 
@@ -234,7 +223,7 @@ def prepare(training: Training, workdir: Path) -> None:
             f"--workdir and start from it: --config.train.init_from={workdir}"
         )
     if checkpoints.latest_step() is not None:
-        check_same_run(settings, load_json(saved_config), workdir)
+        check_same_run(settings, config.load_json(saved_config), workdir)
         now = checkpoints.provenance | provenance.tokenizer_provenance(load_tokenizers(tokenizer))
         # Now, before anything is overwritten; `fit` checks the checkpoint it resumes from.
         latest = open_snapshot(checkpoints.directory, items=(PROVENANCE,))
@@ -252,7 +241,7 @@ def prepare(training: Training, workdir: Path) -> None:
         remove(workdir / REFERENCE)
         checkpoints.directory.mkdir(exist_ok=True)
     build_tokenizers(settings, tokenizer, training.examples)
-    save_json(settings, saved_config)
+    config.save_json(settings, saved_config)
     record_modules(workdir, settings, training.modules)
 
 
@@ -269,7 +258,7 @@ def check_same_run(settings: Settings, saved: Settings, workdir: str | Path) -> 
             continue
         old: Any = before.get(name)
         new: Any = now.get(name)
-        fixed = {name, name.partition(".")[0]} & {*FIXED} and name not in CHANGEABLE
+        fixed = {name, name.partition(".")[0]} & {*config.FIXED} and name not in config.CHANGEABLE
         grows = name == "train.num_steps" and new > old
         if name == "optimizer.decay_steps":
             grows = (new or now["train.num_steps"]) >= (old or before["train.num_steps"])
@@ -302,10 +291,10 @@ def _require_nothing_lost(workdir: Path, checkpoints: Path) -> None:
     A start creates their folder before it writes the config, and the second save waits for the
     first.
     """
-    config = workdir / CONFIG
-    if not config.exists():
+    saved_config = workdir / CONFIG
+    if not saved_config.exists():
         return
-    two_saves = 2 * load_json(config).checkpoint.every_steps
+    two_saves = 2 * config.load_json(saved_config).checkpoint.every_steps
     if not checkpoints.is_dir() or last_recorded_step(workdir / METRICS) > two_saves:
         raise UserError(
             f"{workdir} holds a run whose {checkpoints.name}/ is gone (a disk that is not "
@@ -380,7 +369,7 @@ def _train_tokenizers(
 def _tell_unused(settings: Settings, source: Path) -> None:
     """Logs the fields of the section `tokenizer` that the user has set otherwise than the run whose
     tokenizers are copied."""
-    saved = load_json(source / CONFIG).values
+    saved = config.load_json(source / CONFIG).values
     unused = [
         name
         for name, value in settings.values.items()
@@ -430,7 +419,7 @@ _MOST_READ = 200_000  # examples
 
 def saved_sizes(path: Path) -> dict[str, int]:
     """The fields `SCALED` in the config.json of a run; logs how to train it with others."""
-    saved = load_json(path).values
+    saved = config.load_json(path).values
     message = "train.scale_to_data: num_steps stays %d, as all sizes do; --config=%s takes others"
     logger.info(message, saved["train.num_steps"], path)
     return {name: saved[name] for name in SCALED}
@@ -450,7 +439,7 @@ def scaled_to_data(
     if not settings.train.scale_to_data:
         return settings
     if saved is not None:
-        return override(settings, {**saved, "train.scale_to_data": False})
+        return config.override(settings, {**saved, "train.scale_to_data": False})
     stride = math.ceil(len(examples) / _MOST_READ)
     sample = [examples[i] for i in range(0, len(examples), stride)]
     sides = [[example[part] for example in sample] for part in ("source", "target")]
@@ -471,7 +460,7 @@ def scaled_to_data(
     logger.info(message, data, listed)
     # Others keep their origins, so that no warning names fields that nobody has set.
     lowered = {name: size for name, size in sizes.items() if size < settings.values[name]}
-    return override(settings, lowered | {"train.scale_to_data": False})
+    return config.override(settings, lowered | {"train.scale_to_data": False})
 
 
 def _vocabulary_size(settings: Settings, sides: Sequence[Sequence[str]]) -> int:

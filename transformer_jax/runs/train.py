@@ -9,8 +9,6 @@ import math
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
-from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -157,7 +155,7 @@ class SingleRun:
         """The settings of the run, or of the first replica."""
         return self.training.settings
 
-    @cached_property
+    @functools.cached_property
     def engine(self) -> Engine:
         """The engine that divides the work among devices."""
         return build.build_engine(self.settings)
@@ -232,7 +230,7 @@ class SingleRun:
             part = process_part(self.engine.mesh)
         return build.batches_of(self.settings, self.task, self.training.examples, rows, part)
 
-    def log(self, start: int) -> AbstractContextManager[Log]:
+    def log(self, start: int) -> contextlib.AbstractContextManager[Log]:
         """Opens the log of metrics from step `start` on; it is closed when training ends."""
         if not hosts.is_primary():
             return NoLog()

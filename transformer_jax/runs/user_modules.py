@@ -9,7 +9,6 @@ keeps the code and gives it again, by `--modules` or `modules=`. Nothing in a wo
 import contextlib
 import functools
 import hashlib
-import importlib
 import importlib.util
 import inspect
 import itertools

@@ -48,7 +48,6 @@ from transformer_jax.checkpoints.store import CheckpointConfig, Checkpoints, Pri
 from transformer_jax.errors import BusyError, UserError
 from transformer_jax.logs.records import read_lines, with_losses
 from transformer_jax.parallel import hosts
-from transformer_jax.parallel.hosts import Fingerprint
 from transformer_jax.runtime import files
 
 logger = logging.getLogger(__name__)
@@ -261,7 +260,7 @@ def _lock(workdir: Path, kind: WorkdirKind, locks: contextlib.ExitStack, wait: b
     return content
 
 
-def _wait_for_mark(mark: Path, content: str) -> Fingerprint:
+def _wait_for_mark(mark: Path, content: str) -> hosts.Fingerprint:
     """Waits for the mark that process 0 has written; UserError if another one is there."""
     deadline = time.monotonic() + _SECONDS_TO_APPEAR
     while content:
