@@ -23,7 +23,7 @@ from typing import Any
 from transformer_jax.errors import Stopped, UserError
 
 _LAZY = {
-    "Chat": ("transformer_jax.runs.chat", "Chat"),
+    "Chat": ("transformer_jax.runs.run", "Chat"),
     "Claim": ("transformer_jax.lab.evidence.claims", "Claim"),
     "Sweep": ("transformer_jax.lab.sweeps.definition", "Sweep"),
     "check_attention": ("transformer_jax.lab.mistakes.attention", "check_attention"),

@@ -130,6 +130,14 @@ def test_other_errors_are_raised_unless_an_interrupt_caused_them(api, capsys, mo
     assert capsys.readouterr().err == ""
 
 
+def test_devices_that_cannot_start_are_reported_by_every_verb(api, capsys, monkeypatch):
+    api.load = Mock(side_effect=RuntimeError("of a backend"))
+    refusal = Mock(side_effect=UserError("JAX_PLATFORMS=abacus cannot be used"))
+    monkeypatch.setattr("transformer_jax.runtime.platform.require_device", refusal)
+    assert main(["export", "--workdir=w", "--to=d", "--format=hf"]) == 2
+    assert capsys.readouterr().err == "error: JAX_PLATFORMS=abacus cannot be used\n"
+
+
 def test_a_long_value_does_not_make_a_long_line(capsys):
     assert main(["evaluate", "--workdir=w", "9" * 99999]) == 2
     message = capsys.readouterr().err

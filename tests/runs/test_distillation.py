@@ -17,10 +17,10 @@ from transformer_jax.checkpoints.store import open_snapshot
 from transformer_jax.data.sources import open_split
 from transformer_jax.lab.plan.program import AbstractTraining
 from transformer_jax.losses import TopPredictions
-from transformer_jax.runs import frozen
 from transformer_jax.runs.config import read_settings
 from transformer_jax.runs.frozen import open_teacher
 from transformer_jax.runs.seeds import train_replicas
+from transformer_jax.tasks import teachers
 from transformer_jax.training.profiling import count_products, step_products
 
 STUDENT = {"model.d_model": 8, "model.norm": "rms", "train.loss": "distillation"}
@@ -140,7 +140,7 @@ def test_stored_predictions_of_others_are_not_used(config, teacher, tmp_path, mo
         return TopPredictions(np.zeros((9, count), np.int32), np.zeros((9, count)))
 
     made = []
-    monkeypatch.setattr(frozen, "predict_top", predict)
+    monkeypatch.setattr(teachers, "predict_top", predict)
     first = open_stored()
     assert open_stored().top.tokens.shape == first.top.tokens.shape and made == [2.0]
     open_stored(train__distillation__temperature=3.0)

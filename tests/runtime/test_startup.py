@@ -21,7 +21,7 @@ from transformer_jax.runtime import startup
     ],
 )
 def test_a_variable_that_jax_cannot_use_is_one_line_of_error(name, value, message):
-    words = [sys.executable, "-m", "transformer_jax", "evaluate", "--workdir=absent"]
+    words = [sys.executable, "-m", "transformer_jax", "train", "--config=quickstart", "--dry_run"]
     environment = os.environ | {"XLA_FLAGS": ""} | {name: value}
     answer = subprocess.run(words, env=environment, capture_output=True, text=True)
     assert answer.returncode == 2

@@ -5,14 +5,14 @@ import argparse
 import dataclasses
 import logging
 import shlex
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from transformer_jax.cli import flags, terminal
 from transformer_jax.cli.flags import ANY_FIELD, PROGRAM, Flag, verb
 from transformer_jax.cli.terminal import counted_lines, one_line, read_batches
-from transformer_jax.cli.verbs import given_flags, load_run, write_json, write_result
+from transformer_jax.cli.verbs import given_flags, load_run, settings_of, write_json, write_result
 from transformer_jax.errors import UserError
 from transformer_jax.logs.records import to_json
 from transformer_jax.runtime.files import require_empty, write_atomic
@@ -39,9 +39,7 @@ def sweep(args: argparse.Namespace) -> None:
     from transformer_jax.lab.sweeps.definition import load_sweep
     from transformer_jax.lab.sweeps.sweep import run_sweep
     from transformer_jax.lab.sweeps.tables import as_text
-    from transformer_jax.runtime.platform import require_device
 
-    require_device()
     definition = load_sweep(args.sweep, **given_flags(args, ("config", "seeds")))
     selection = {"chosen": args.rows, "modules": args.modules}
     if args.plan:
@@ -138,83 +136,49 @@ def plot(args: argparse.Namespace) -> None:
 
     Prints the picture's path.
     """
-    from transformer_jax.lab.pictures import picture_format, save_figure
-
-    subject = next(flag for flag in _DRAW if getattr(args, flag) is not None)
-    others = [name for name in args.overrides if not name.startswith("data.")]
-    if others and subject != "config":
-        raise UserError(f"--config.{others[0]} goes with --config")
-    names = {  # attention and tree are called like their flag
-        "config": Path(args.config or "curves").stem,
-        "errors": args.errors,
-        "workdir": "curves",
-    }
-    output = Path(args.output or f"{names.get(subject, subject)}.png")
-    picture_format(output)  # before a model is loaded in vain
-    save_figure(_DRAW[subject](args), output)
-    terminal.write(f"{output}\n")
-
-
-def _draw_attention(args: argparse.Namespace) -> Any:
     from transformer_jax.lab import plots
+    from transformer_jax.lab.pictures import draw_tree, picture_format, save_figure
+    from transformer_jax.lab.sweeps.results import saved_rows
+    from transformer_jax.lab.sweeps.tables import draw_table
     from transformer_jax.runs.load import load
-
-    run = load(args.workdir, modules=args.modules, base=args.base)
-    return plots.plot_attention(run.attention(args.attention), args.kind, args.layer)
-
-
-def _draw_tree(args: argparse.Namespace) -> Any:
-    from transformer_jax.lab.pictures import draw_tree
-    from transformer_jax.runs.load import load
-
-    tree = args.tree
-    if args.workdir is not None:  # --tree is a sentence, which the run parses
-        (tree,) = load(args.workdir, modules=args.modules).predict([tree])
-    return draw_tree(tree)
-
-
-def _draw_config(args: argparse.Namespace) -> Any:
-    from transformer_jax.lab import plots
-    from transformer_jax.runs.config import resolve_file
-
-    return plots.plot_config(resolve_file(args.config, args.overrides, args.modules))
-
-
-def _draw_errors(args: argparse.Namespace) -> Any:
-    from transformer_jax.lab import plots
     from transformer_jax.runs.user_modules import load_modules
     from transformer_jax.runs.workdir import CONFIG, METRICS, PREDICTIONS, fetch_files
 
-    load_modules(args.modules, args.workdir)
-    workdir = fetch_files(args.workdir, (CONFIG, METRICS, PREDICTIONS))
-    return plots.plot_errors(workdir, args.errors, args.split or "test", args.overrides)
-
-
-def _draw_runs(args: argparse.Namespace) -> Any:
-    """The curves of runs, or the table of a sweep if --workdir is one."""
-    from transformer_jax.lab import plots
-    from transformer_jax.lab.sweeps.results import saved_rows
-    from transformer_jax.lab.sweeps.tables import draw_table
-    from transformer_jax.runs.user_modules import load_modules
-    from transformer_jax.runs.workdir import METRICS, fetch_files
-
-    workdirs = args.workdir.split(",")
-    for workdir in workdirs:
-        load_modules(args.modules, workdir)
-    folders = [fetch_files(workdir, (METRICS,)) for workdir in workdirs]
-    rows = saved_rows(folders[0]) if len(folders) == 1 else None
-    return draw_table(rows) if rows else plots.plot_runs(folders)
-
-
-_DRAW: dict[str, Callable[[argparse.Namespace], Any]] = {
-    "attention": _draw_attention,
-    "tree": _draw_tree,
-    "config": _draw_config,
-    "errors": _draw_errors,
-    "workdir": _draw_runs,
-}
-"""Flag of `plot` -> the function that draws its subject. The first flag that is given decides;
---workdir is last, because it also names the run of --attention, --tree and --errors."""
+    # The first flag that is given decides: --workdir also names the run of the others.
+    flags_by_rank = ("attention", "tree", "config", "errors", "workdir")
+    subject = next(flag for flag in flags_by_rank if getattr(args, flag) is not None)
+    others = [name for name in args.overrides if not name.startswith("data.")]
+    if others and subject != "config":
+        raise UserError(f"--config.{others[0]} goes with --config")
+    # Pictures of attention and trees are called like their flag.
+    names = {"config": Path(args.config or "").stem, "errors": args.errors, "workdir": "curves"}
+    output = Path(args.output or f"{names.get(subject, subject)}.png")
+    picture_format(output)  # before a model is loaded in vain
+    match subject:
+        case "attention":
+            run = load(args.workdir, modules=args.modules, base=args.base)
+            figure = plots.plot_attention(run.attention(args.attention), args.kind, args.layer)
+        case "tree":
+            tree = args.tree
+            if args.workdir is not None:  # a sentence, which the run parses
+                (tree,) = load(args.workdir, modules=args.modules).predict([tree])
+            figure = draw_tree(tree)
+        case "config":
+            figure = plots.plot_config(settings_of(args))
+        case "errors":
+            load_modules(args.modules, args.workdir)
+            run_files = fetch_files(args.workdir, (CONFIG, METRICS, PREDICTIONS))
+            split = args.split or "test"
+            figure = plots.plot_errors(run_files, args.errors, split, args.overrides)
+        case "workdir":
+            workdirs = args.workdir.split(",")
+            for workdir in workdirs:
+                load_modules(args.modules, workdir)
+            folders = [fetch_files(workdir, (METRICS,)) for workdir in workdirs]
+            rows = saved_rows(folders[0]) if len(folders) == 1 else None
+            figure = draw_table(rows) if rows else plots.plot_runs(folders)
+    save_figure(figure, output)
+    terminal.write(f"{output}\n")
 
 
 @verb(
@@ -337,7 +301,6 @@ def night(args: argparse.Namespace) -> int:
         return 0
     for line in loop.decide_proposals(args.folder):
         write_json(line)
-        terminal.flush()
         report.write_page(args.folder)
     return int(report.night_state(args.folder)["is_spent"])
 
@@ -354,7 +317,8 @@ def benchmark_train(args: argparse.Namespace) -> None:
     """Times the training step on random tokens, warm, median of many."""
     from transformer_jax.tools import benchmark
 
-    _benchmark(args, benchmark.train, "batch_size", "source_length", "target_length", "steps")
+    sizes = ("batch_size", "source_length", "target_length", "steps")
+    write_json(benchmark.train(settings_of(args), **given_flags(args, sizes)))
 
 
 @verb(
@@ -370,18 +334,7 @@ def benchmark_decode(args: argparse.Namespace) -> None:
     from transformer_jax.tools import benchmark
 
     sizes = ("batch_size", "source_length", "beam_size", "output_length", "steps")
-    _benchmark(args, benchmark.decode, *sizes)
-
-
-def _benchmark(
-    args: argparse.Namespace, measure: Callable[..., dict[str, Any]], *sizes: str
-) -> None:
-    from transformer_jax.runs.config import resolve_file
-    from transformer_jax.runtime.platform import require_device
-
-    require_device()
-    settings = resolve_file(args.config, args.overrides, args.modules)
-    write_json(measure(settings, **given_flags(args, sizes)))
+    write_json(benchmark.decode(settings_of(args), **given_flags(args, sizes)))
 
 
 @verb(
@@ -408,14 +361,12 @@ def plan(args: argparse.Namespace) -> None:
     """
     from transformer_jax.lab.plan import plan as planning
     from transformer_jax.lab.plan.report import plan_as_text, ranking_as_text
-    from transformer_jax.runs.config import resolve_file
 
-    settings = resolve_file(args.config, args.overrides, args.modules)
+    settings = settings_of(args)
     target = {"device": args.device, "slices": args.slices, "modules": args.modules}
     if args.search:
         ranking = planning.search_meshes(settings, **target)
         write_json(ranking)
-        terminal.flush()
         terminal.print_message(ranking_as_text(ranking["meshes"]))
         return
     report = planning.plan(settings, decode=args.decode, **target)
@@ -424,7 +375,6 @@ def plan(args: argparse.Namespace) -> None:
     # On a terminal the table comes last, without the hundreds of groups before it.
     hidden = {"kernel_groups"} if terminal.is_stdout_terminal() else set()
     write_json({name: value for name, value in report.items() if name not in hidden})
-    terminal.flush()
     terminal.print_message(plan_as_text(report, args.kernels))
     if not report["memory"]["fits"]:
         raise UserError(planning.does_not_fit_message(report))
@@ -446,9 +396,8 @@ def verify(args: argparse.Namespace) -> int:
     status 1: something differs, or was not run.
     """
     from transformer_jax.lab.verification.verify import verify as run_oracles
-    from transformer_jax.runs.config import resolve_file
 
-    settings = resolve_file(args.config, args.overrides, args.modules)
+    settings = settings_of(args)
     options = given_flags(args, ("only", "quick", "seconds"))
     report = run_oracles(settings, args.modules, keep=args.overrides, **options)
     if args.format == "json":
@@ -473,9 +422,7 @@ def audit(args: argparse.Namespace) -> int:
     something is not as it was recorded.
     """
     from transformer_jax.lab.audit import audit as audit_run
-    from transformer_jax.runtime.platform import require_device
 
-    require_device()
     draw = {"segments": args.segments, "seed": args.seed}
     report = audit_run(args.workdir, args.modules, args.overrides, **draw)
     write_result(report.as_text())
@@ -510,9 +457,8 @@ def inspect(args: argparse.Namespace) -> None:
     make_page = _walk_page if args.walk else _attention_page
     folder.mkdir(parents=True, exist_ok=True)
     pages: list[tuple[str, str]] = []  # file name and line
-    with counted_lines("inspected") as advance:
-        for number, (text,) in enumerate(read_batches(stdin, most=1), start=1):
-            advance(1)
+    with counted_lines(read_batches(stdin, most=1), "inspected") as counted:
+        for number, (text,) in counted:
             if not text.strip():
                 logger.warning("line %d is blank: it has no page", number)
                 continue
@@ -556,7 +502,6 @@ def tokenize(args: argparse.Namespace) -> None:
             else:
                 ids = " ".join(map(str, tokens.ids[name]))
                 write_result(f"{name}: {' '.join(map(one_line, pieces))}\n{ids}\n")
-        terminal.flush()
     if texts and args.format == "text":
         write_result(compare_tokens("".join(texts), tokenizers).table.to_string())
 
@@ -593,4 +538,3 @@ def _write_page(path: Path, html: str) -> None:
     """Writes a file, completely or not at all, and prints its path."""
     write_atomic(path, html)
     terminal.write(f"{path}\n")
-    terminal.flush()

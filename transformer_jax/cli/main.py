@@ -12,13 +12,7 @@ from transformer_jax.cli.flags import VERBS
 from transformer_jax.cli.parser import complete_if_asked, parse
 from transformer_jax.cli.terminal import log_to_stderr
 from transformer_jax.errors import RESUMABLE, Interrupted, Stopped, UserError
-from transformer_jax.runtime.startup import (
-    check_environment,
-    collect_garbage_rarely,
-    keep_freed_memory,
-    protect_child_paths,
-    skip_plugins_without_devices,
-)
+from transformer_jax.runtime import startup
 
 logger = logging.getLogger(__name__)
 
@@ -44,11 +38,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         terminal.prepare_streams()
         args = parse(sys.argv[1:] if argv is None else argv)
         log_to_stderr()
-        collect_garbage_rarely()
-        protect_child_paths()
-        keep_freed_memory()
-        skip_plugins_without_devices()
-        check_environment()
+        startup.collect_garbage_rarely()
+        startup.protect_child_paths()
+        startup.keep_freed_memory()
+        startup.skip_plugins_without_devices()
+        startup.check_environment()
     except (UserError, OSError) as error:
         return _exit_status(error, args.traceback)
     return _run_in_job(args) if getattr(args, "distributed", False) else _run(args)
@@ -57,8 +51,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run(args: argparse.Namespace) -> int:
     terminal.announce_interrupt(str(Interrupted()) if args.verb in _RESUMED else "")
     try:
-        status = VERBS[args.verb].run(args)
-        terminal.flush()
+        return VERBS[args.verb].run(args) or 0
     except KeyboardInterrupt:
         return terminal.report_interrupt()
     except Exception as error:
@@ -66,7 +59,6 @@ def _run(args: argparse.Namespace) -> int:
         if terminal.was_interrupted() and not isinstance(error, Stopped):
             return terminal.report_interrupt()
         return _exit_status(error, args.traceback)
-    return status or 0
 
 
 def _exit_status(error: Exception, with_traceback: bool) -> int:
@@ -88,10 +80,15 @@ def _exit_status(error: Exception, with_traceback: bool) -> int:
     if isinstance(error, MemoryError) or str(error).startswith("RESOURCE_EXHAUSTED"):
         return _fail(f"out of memory: {error}")
     from transformer_jax.runs.user_modules import describe_module_error
+    from transformer_jax.runtime.platform import require_device
 
     line = describe_module_error(error)
     if line:
         return _fail(f"{line} (--traceback shows how it got there)")
+    try:
+        require_device()
+    except UserError as refusal:
+        return _fail(str(refusal))
     raise error
 
 

@@ -28,7 +28,6 @@ class _Parser(argparse.ArgumentParser):
 
     def print_help(self, file: Any = None) -> None:
         terminal.write(self.format_help())
-        terminal.flush()
 
     def error(self, message: str) -> NoReturn:
         verb = self.prog.removeprefix(PROGRAM).strip()
@@ -42,7 +41,6 @@ class _PrintVersion(argparse.Action):
         python = ".".join(map(str, sys.version_info[:3]))
         package = version("transformer_jax")
         terminal.write(f"transformer_jax {package} (jax {version('jax')}, Python {python})\n")
-        terminal.flush()
         sys.exit(0)
 
 
@@ -234,8 +232,7 @@ def _fields() -> list[tuple[str, Sequence[str], str]]:
 
     package = Path(__file__).parents[1]
     newest = max(path.stat().st_mtime_ns for path in package.rglob("*.py"))
-    fields: list[Any] = kept_json("completion/fields.json", f"{package} {newest}", find)
-    return fields
+    return kept_json("completion/fields.json", f"{package} {newest}", find)
 
 
 def _config_names(prefix: str, **_: Any) -> Sequence[str]:

@@ -11,7 +11,7 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Iterable, Iterator, Sized
 from io import BufferedIOBase
 from itertools import batched
 from types import FrameType
@@ -57,25 +57,25 @@ def binary_stdin() -> BufferedIOBase:
 
 
 def write(text: str) -> None:
-    """Writes results to stdout as UTF-8; bytes of file names that are not UTF-8 stay.
+    """Writes results to stdout at once, as UTF-8; bytes of file names that are not UTF-8 stay.
 
     On a terminal, control characters are escaped: a model may have learned to write them.
     """
     if sys.stdout.buffer.isatty():
         text = escape_controls(text)
-    with _stdout_errors():
+    try:
         sys.stdout.buffer.write(text.encode("utf-8", "surrogateescape"))
+        sys.stdout.buffer.flush()
+    except OSError as error:
+        _discard(sys.stdout)
+        if isinstance(error, BrokenPipeError):
+            raise
+        raise UserError(f"cannot write to stdout: {error.strerror}") from error
 
 
 def is_stdout_terminal() -> bool:
     """Returns True if a person reads the results, not a program."""
     return sys.stdout.isatty()
-
-
-def flush() -> None:
-    """Flushes stdout."""
-    with _stdout_errors():
-        sys.stdout.flush()
 
 
 def print_message(message: str) -> None:
@@ -94,17 +94,6 @@ def print_traceback(error: BaseException) -> None:
 def _discard(stream: TextIO) -> None:
     """Sends the rest of a stream to /dev/null: a failing flush at exit would be reported."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
-
-
-@contextlib.contextmanager
-def _stdout_errors() -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        _discard(sys.stdout)
-        if isinstance(error, BrokenPipeError):
-            raise
-        raise UserError(f"cannot write to stdout: {error.strerror}") from error
 
 
 def handle_interrupts() -> None:
@@ -208,23 +197,19 @@ def read_batches(stream: BufferedIOBase, *, most: int) -> Iterator[list[str]]:
 
 def _read_available(stream: BufferedIOBase, most: int) -> Iterator[tuple[bytes, ...]]:
     parts: list[bytes] = []  # of a line whose end is not read yet
-    while block := _read_block(stream):  # b"" at the end
-        first, *others = block.split(b"\n")
-        parts.append(first)
-        if others:
-            lines = [b"".join(parts), *others]
-            parts = [lines.pop()]
-            yield from batched((line + b"\n" for line in lines), most)
+    try:
+        while block := stream.read1(1 << 20):  # b"" at the end
+            first, *others = block.split(b"\n")
+            parts.append(first)
+            if others:
+                lines = [b"".join(parts), *others]
+                parts = [lines.pop()]
+                yield from batched((line + b"\n" for line in lines), most)
+    except OSError as error:
+        raise UserError(f"cannot read the input: {error.strerror}") from error
     rest = b"".join(parts)
     if rest:  # a last line without a line feed
         yield (rest,)
-
-
-def _read_block(stream: BufferedIOBase) -> bytes:
-    try:
-        return stream.read1(1 << 20)
-    except OSError as error:
-        raise UserError(f"cannot read the input: {error.strerror}") from error
 
 
 def _decode(line: bytes, number: int) -> str:
@@ -243,15 +228,18 @@ def _decode(line: bytes, number: int) -> str:
 
 
 @contextlib.contextmanager
-def counted_lines(participle: str, total: int | None = None) -> Iterator[Callable[[int], None]]:
+def counted_lines[Batch: Sized](
+    batches: Iterable[Batch], participle: str, total: int | None = None
+) -> Iterator[Iterator[tuple[int, Batch]]]:
     """Counts lines on stderr: a progress bar on a terminal, and lines a second at the end.
 
     Args:
+      batches: the lines.
       participle: names the work in the last message, such as "predicted".
       total: number of lines, if known.
 
     Returns:
-      Context with a function that adds lines to the count.
+      Context with (the number of its first line, from 1 on; batch) of each batch.
     """
     from tqdm import tqdm
 
@@ -260,12 +248,14 @@ def counted_lines(participle: str, total: int | None = None) -> Iterator[Callabl
     # disable=None: a bar only on a terminal. A disabled bar counts nothing.
     with tqdm(total=total, unit=" lines", disable=None, leave=False) as bar:
 
-        def advance(count: int) -> None:
+        def numbered() -> Iterator[tuple[int, Batch]]:
             nonlocal number
-            number += count
-            bar.update(count)
+            for batch in batches:
+                yield number + 1, batch
+                number += len(batch)
+                bar.update(len(batch))
 
-        yield advance
+        yield numbered()
     seconds = time.perf_counter() - start
     if seconds > _REPORTED_SECONDS:
         rate = number / seconds

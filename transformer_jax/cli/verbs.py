@@ -12,7 +12,7 @@ import shlex
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from io import BufferedIOBase
-from itertools import batched
+from itertools import batched, chain
 from pathlib import Path
 from typing import Any
 
@@ -47,13 +47,10 @@ def quickstart(args: argparse.Namespace) -> None:
     Prints scores, translations and the paths of pages to look at. If it is interrupted, the same
     command continues.
     """
-    from transformer_jax.runtime.platform import require_device
     from transformer_jax.tools.quickstart import quickstart as report
 
-    require_device()
     for line in report(args.workdir, args.overrides):
         write_result(line)
-        terminal.flush()
 
 
 @verb(
@@ -75,13 +72,7 @@ def train(args: argparse.Namespace) -> None:
 
     Without --config, the run in DIR continues with its own.
     """
-    from transformer_jax.runs.config import resolve_file
-    from transformer_jax.runtime.platform import require_device
-
-    settings = _join_job(
-        args, lambda: resolve_file(_config_path(args), args.overrides, args.modules)
-    )
-    require_device()
+    settings = _join_job(args, lambda: settings_of(args))
     if args.dry_run:
         from transformer_jax.tools.benchmark import describe
 
@@ -97,19 +88,20 @@ def train(args: argparse.Namespace) -> None:
         _print_next(train_run(settings, args.workdir, args.modules), args.workdir)
 
 
-def _config_path(args: argparse.Namespace) -> str | Path:
-    """The config file, or that of the run in --workdir, which is continued."""
-    if args.config is not None:
-        return str(args.config)
+def settings_of(args: argparse.Namespace) -> Any:
+    """The settings of --config, or of the run in --workdir, which is continued."""
+    from transformer_jax.runs.config import resolve_file
     from transformer_jax.runs.workdir import CONFIG, fetch_files
 
-    path = fetch_files(args.workdir, (CONFIG,)) / CONFIG
-    if not path.exists():
-        raise UserError(
-            f"{args.workdir} holds no run to continue; for a new one give its config, such as "
-            "--config=quickstart"
-        )
-    return path
+    path = args.config
+    if path is None:
+        path = fetch_files(args.workdir, (CONFIG,)) / CONFIG
+        if not path.exists():
+            raise UserError(
+                f"{args.workdir} holds no run to continue; for a new one give its config, such as "
+                "--config=quickstart"
+            )
+    return resolve_file(path, args.overrides, args.modules)
 
 
 def _print_next(run: Any, workdir: str) -> None:
@@ -195,43 +187,35 @@ def predict(args: argparse.Namespace) -> None:
     stdin = terminal.binary_stdin()  # a closed stdin is reported before a model is loaded
     options = given_flags(args, (*DECODE_OPTIONS, "num_outputs"))
     run = _load_in_job(args)
-    if not args.stream:
-        return _predict(run, options, stdin, args.prefixes, as_json)
-    for (line,) in read_batches(stdin, most=1):
-        _write_pieces(run.stream(line, **options))
-
-
-def _predict(
-    run: Any, options: dict[str, Any], stdin: BufferedIOBase, prefix_file: str | None, as_json: bool
-) -> None:
-    """Predicts the lines of stdin; in a job, process 0 reads them for all."""
+    if args.stream:
+        for (line,) in read_batches(stdin, most=1):
+            _write_pieces(run.stream(line, **options))
+        return
     from transformer_jax.data.files.lines import TextLines
     from transformer_jax.parallel import hosts
 
-    prefixes = None if prefix_file is None else TextLines(prefix_file, once=True)
-    batches = read_batches(stdin, most=_LINES_AT_ONCE)
-    first_line = 1
-    with counted_lines("predicted") as advance:
-        while lines := hosts.run_on_primary(lambda: next(batches, None)):
+    prefixes = None if args.prefixes is None else TextLines(args.prefixes, once=True)
+    # In a job, process 0 reads the lines for all.
+    read = read_batches(stdin, most=_LINES_AT_ONCE)
+    batches = iter(lambda: hosts.run_on_primary(lambda: next(read, None)), None)
+    num_lines = 0
+    with counted_lines(batches, "predicted") as counted:
+        for first_line, lines in counted:
+            num_lines = first_line - 1 + len(lines)
             if prefixes is not None:
-                numbers = range(first_line - 1, first_line - 1 + len(lines))
-                if numbers.stop > len(prefixes):
+                if num_lines > len(prefixes):
                     length = f"has {len(prefixes)} lines, fewer than the input"
-                    raise UserError(f"--prefixes: {prefix_file} {length}")
-                options["prefixes"] = [prefixes[i] for i in numbers]
+                    raise UserError(f"--prefixes: {args.prefixes} {length}")
+                options["prefixes"] = [prefixes[i] for i in range(first_line - 1, num_lines)]
             n_best = run.n_best(lines, first_line=first_line, **options)
             for _, outputs in zip(lines, n_best, strict=True):  # one line out for one line in
                 members = [{"text": output.text, "score": output.score} for output in outputs]
                 text = to_json({"outputs": members}) if as_json else one_line(outputs[0].text)
                 write_result(text)
-            terminal.flush()
-            first_line += len(lines)
-            advance(len(lines))
-    num_lines = first_line - 1
     if prefixes is not None and len(prefixes) > num_lines:
         # How many lines stdin has is known at its end only.
         length = f"has {len(prefixes)} lines, more than the {num_lines} of the input"
-        raise UserError(f"--prefixes: {prefix_file} {length}; they may belong to other lines")
+        raise UserError(f"--prefixes: {args.prefixes} {length}; they may belong to other lines")
 
 
 @verb(
@@ -251,7 +235,7 @@ def chat(args: argparse.Namespace) -> None:
     One question per line; /reset starts over, /system TEXT starts over with an instruction how to
     answer, /quit ends.
     """
-    from transformer_jax.runs.chat import Chat
+    from transformer_jax.runs.run import Chat
 
     stdin = terminal.binary_stdin()
     run = load_run(args, ensembles=True)
@@ -289,11 +273,8 @@ def _prompted_lines(stdin: BufferedIOBase) -> Iterator[str]:
 
 def _write_pieces(pieces: Iterable[str]) -> None:
     """Writes an output while it is generated, and ends its line."""
-    for piece in pieces:
+    for piece in chain(pieces, ["\n"]):
         terminal.write(piece)
-        terminal.flush()
-    terminal.write("\n")
-    terminal.flush()
 
 
 @verb(
@@ -319,15 +300,12 @@ def score(args: argparse.Namespace) -> None:
     as_json = args.format == "jsonl"
     pairs = read_aligned(args.source, args.target, once=True)
     run = _load_in_job(args)
-    with counted_lines("scored", total=len(pairs)) as advance:
-        for indices in batched(range(len(pairs)), _LINES_AT_ONCE):
-            chunk = [pairs[i] for i in indices]
-            sources = [pair["source"] for pair in chunk]
-            targets = [pair["target"] for pair in chunk]
-            for scores in run.pair_scores(sources, targets, first_line=1 + indices[0]):
+    with counted_lines(batched(pairs, _LINES_AT_ONCE), "scored", len(pairs)) as counted:
+        for first_line, batch in counted:
+            sources = [pair["source"] for pair in batch]
+            targets = [pair["target"] for pair in batch]
+            for scores in run.pair_scores(sources, targets, first_line=first_line):
                 write_result(to_json(scores._asdict()) if as_json else f"{scores.log_prob:.6f}")
-            terminal.flush()
-            advance(len(chunk))
 
 
 @verb(
@@ -348,14 +326,11 @@ def embed(args: argparse.Namespace) -> None:
     run = load_run(args)
     if flags_given:
         run = run.with_config({f"task.{name}": value for name, value in flags_given.items()})
-    first_line = 1
-    with counted_lines("embedded") as advance:
-        for lines in read_batches(terminal.binary_stdin(), most=_LINES_AT_ONCE):
+    batches = read_batches(terminal.binary_stdin(), most=_LINES_AT_ONCE)
+    with counted_lines(batches, "embedded") as counted:
+        for first_line, lines in counted:
             for vector in run.embed(lines, first_line=first_line):
                 write_result(json.dumps([float(f"{value:.9g}") for value in vector.tolist()]))
-            terminal.flush()
-            first_line += len(lines)
-            advance(len(lines))
 
 
 @verb(
@@ -469,9 +444,7 @@ def load_run(args: argparse.Namespace, ensembles: bool = False) -> Any:
     """Loads the run that --workdir and `RUN` name, or with `ensembles` also several runs as one;
     applies --max_length, --patch and options of the search."""
     from transformer_jax.runs.load import load
-    from transformer_jax.runtime.platform import require_device
 
-    require_device()
     options = {name: getattr(args, name) for name in ("checkpoint", "average", "modules", "base")}
     run: Any
     if ensembles and _is_ensemble(args.workdir):

@@ -2,7 +2,7 @@
 """The section `decode` of a config, and the registry of searches."""
 
 import dataclasses
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from typing import Annotated, Any, TypedDict
 
 from transformer_jax.decoding import (
@@ -94,6 +94,16 @@ class DecodeConfig(Configurable):
             return []
         read = {field for search in chosen for field in getattr(search, "reads", ())}
         return [name for name in given if name in SEARCH_FIELDS and f"decode.{name}" not in read]
+
+    def with_values(self, values: Mapping[str, Any]) -> "DecodeConfig":
+        """These settings with other values, {field: value}. If they name a search, fields that it
+        does not read have their defaults, as they may have been set for another one."""
+        search = SEARCHES.get(values.get("search", ""))
+        unread: dict[str, Any] = {}
+        if isinstance(search, SearchKind):
+            fields = [name for name in SEARCH_FIELDS if f"decode.{name}" not in search.reads]
+            unread = {name: getattr(DecodeConfig, name) for name in fields}
+        return dataclasses.replace(self, **{**unread, **values})
 
     def greedy_if_one_beam(self) -> "DecodeConfig":
         """These settings; greedy search in place of beam search with one beam."""

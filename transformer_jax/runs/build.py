@@ -15,14 +15,8 @@ import numpy as np
 import optax
 from jax.sharding import Mesh
 
+from transformer_jax.data.batches import pipeline
 from transformer_jax.data.batches.order import Preprocess, WindowedBlocks
-from transformer_jax.data.batches.pipeline import (
-    TrainBatches,
-    describe_overlong,
-    feature_sizes,
-    most_workers,
-    train_batches,
-)
 from transformer_jax.errors import UserError
 from transformer_jax.inference.config import DecodeConfig
 from transformer_jax.losses import LossOptions
@@ -32,7 +26,6 @@ from transformer_jax.nn.per_device import use_axes, use_sharded_call
 from transformer_jax.nn.transformer import HOST, Residual, rematerialized_layers, undivided_reason
 from transformer_jax.parallel import hosts, sharding
 from transformer_jax.parallel.engines import Engine, JitEngine, ScanEngine, TrainStep, make_engine
-from transformer_jax.parallel.sharding import make_mesh, row_shards
 from transformer_jax.runs.config import errors_of
 from transformer_jax.runs.settings import Settings
 from transformer_jax.runs.user_modules import describe_module_error
@@ -47,11 +40,7 @@ from transformer_jax.training.callbacks import CALLBACKS, Callback, TrainingRun
 from transformer_jax.training.config import TrainConfig
 from transformer_jax.training.diagnostics import Diagnostics
 from transformer_jax.training.evaluation import Evaluator
-from transformer_jax.training.optimizer import (
-    make_optimizer,
-    make_schedule,
-    stop_frozen_gradients,
-)
+from transformer_jax.training.optimizer import make_optimizer, make_schedule, stop_frozen_gradients
 from transformer_jax.training.schedules import SCHEDULES, ScheduleOptions
 from transformer_jax.training.state import TrainState
 from transformer_jax.training.step import Update, compute_update, train_step
@@ -202,7 +191,7 @@ def assumed_vocab_sizes(settings: Settings) -> dict[str, int]:
 def build_engine(settings: Settings, devices: Sequence[jax.Device] | None = None) -> Engine:
     """Builds the engine on these devices, or on all; UserError if they do not fit the config."""
     with errors_of("parallel"):
-        engine = make_engine(settings.parallel, make_mesh(settings.parallel, devices))
+        engine = make_engine(settings.parallel, sharding.make_mesh(settings.parallel, devices))
     return ScanEngine(engine) if settings.model.scan_layers else engine
 
 
@@ -229,7 +218,6 @@ def build_training(
     schedule = _schedule(settings)
     optimizer = build_optimizer(settings)
     train = settings.train
-    ema_decay = settings.optimizer.ema_decay
     # All frozen trees but the teacher's ("base", "reference") are of the task's own model.
     inits: dict[str, Any] = {name: task.init for name in held_trees(settings) if name != "teacher"}
     teacher = _teacher_of(task)
@@ -238,7 +226,7 @@ def build_training(
     step = functools.partial(
         train_step,
         axis_name=engine.axis_name,
-        ema_decay=ema_decay,
+        ema_decay=settings.optimizer.ema_decay,
         spike_factor=train.spike_factor if train.detects_spikes else None,
         **_update_options(settings, task, engine, optimizer),
     )
@@ -251,7 +239,7 @@ def build_training(
         if settings.lora.rank is not None:
             params = settings.lora.init_adapters(init_key, params)
         options = {
-            "keeps_average": ema_decay is not None,
+            "keeps_average": settings.optimizer.ema_decay is not None,
             "lowers_rate": settings.optimizer.plateau_patience is not None,
             "detects_spikes": train.detects_spikes,
         }
@@ -364,7 +352,7 @@ def batches_of(
     shard: tuple[int, int] = (0, 1),
     replicas: int = 1,
     logs_overlong: bool = True,
-) -> TrainBatches:
+) -> pipeline.TrainBatches:
     """The training data, in the order of the settings' seed.
 
     Args:
@@ -383,15 +371,14 @@ def batches_of(
     slices = None
     if preprocess == task.preprocess and isinstance(task, BaseTask):
         slices = task.slices(items)
-    message = None
     if logs_overlong and shard[0] == 0 and not isinstance(items, WindowedBlocks):
-        message = describe_overlong(items, preprocess, training_lengths(task))
-    if message:
-        logger.warning("training data: %s", message)
+        message = pipeline.describe_overlong(items, preprocess, training_lengths(task))
+        if message:
+            logger.warning("training data: %s", message)
     if settings.task.final_mask_rate is not None:
         preprocess = scheduled_masks(settings, task, items, rows)
-    workers = math.ceil(most_workers(settings.data.num_workers) / replicas)
-    return train_batches(
+    workers = math.ceil(pipeline.most_workers(settings.data.num_workers) / replicas)
+    return pipeline.train_batches(
         items,
         preprocess,
         lengths=training_lengths(task),
@@ -421,7 +408,7 @@ def scheduled_masks(
             "config.task.final_mask_rate asks for text that is cut before training: leave "
             "data.block_megabytes and tokenizer.sampling out"
         )
-    sizes = feature_sizes(items, task.preprocess, ["text"])["text"]
+    sizes = pipeline.feature_sizes(items, task.preprocess, ["text"])["text"]
     rates = mask_rates(settings.task, settings.train.num_steps)
     return ScheduledMasks(task, rates, rows * task.max_length / float(sizes.mean()))
 
@@ -451,14 +438,13 @@ def build_evaluator(
     num_decoded: int | None = None,
 ) -> Evaluator:
     """Builds the evaluator of these examples; it decodes `num_decoded`, spread evenly, or all."""
-    shards = row_shards(mesh)
+    shards = sharding.row_shards(mesh)
     rows = math.ceil(batch_rows(settings, task) / shards) * shards
     return Evaluator(task, examples, decode, rows, num_decoded)
 
 
 def build_callbacks(settings: Settings, task: Task, workdir: Path) -> list[Callback]:
     """The callbacks of `train.callbacks` that this process calls."""
-    names = settings.train.callbacks.split(",") if settings.train.callbacks else []
-    kinds = [CALLBACKS.find(name) for name in names]
+    kinds = [CALLBACKS.find(name) for name in settings.resolved.names["train.callbacks"]]
     run = TrainingRun(workdir, settings, task)
     return [kind(run) for kind in kinds if kind.every_process or hosts.is_primary()]

@@ -15,7 +15,7 @@ import contextlib
 import json
 import re
 import sys
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,7 @@ from transformer_jax.models import MODELS
 from transformer_jax.nn.layer_pattern import pattern_text
 from transformer_jax.ranges import check_fields, read_text, short_repr
 from transformer_jax.registry import imported
+from transformer_jax.runs import user_modules
 from transformer_jax.runs.settings import (
     CHOICES,
     COMMAND,
@@ -43,13 +44,7 @@ from transformer_jax.runs.settings import (
     tables,
 )
 from transformer_jax.runs.shipped import find_file
-from transformer_jax.runs.user_modules import (
-    Modules,
-    load_modules,
-    require_file,
-    run_file,
-    user_components,
-)
+from transformer_jax.runs.user_modules import Modules
 from transformer_jax.runs.workdir import CONFIG, fetch_files
 from transformer_jax.runtime.files import cache_folder, read_regular, write_atomic
 from transformer_jax.suggestions import suggest_fields, suggest_file
@@ -112,25 +107,24 @@ class Config(Summarized, ConfigDict):
 
 def to_config(settings: Settings) -> Config:
     """The settings as a config whose fields a user can read and set."""
-    config = Config({section: Config() for section in SECTIONS})
-    object.__setattr__(config, "_settings", settings)
     fields = tables().fields
-    for entry in settings.resolved.options:
-        section, _, name = entry.partition(".")
-        config[section][name] = Config()
-    with config.ignore_type():  # once: entering it takes longer than setting a field
-        for name, value in settings.values.items():
-            *groups, field = name.split(".")
-            branch = config
-            for group in groups:
-                branch = branch[group]
-            words = fields[name].words
-            if words:
-                # A reference with a type lets the field change between a word and a value.
-                kind = fields[name].type if words == (None,) else object
-                value = config_dict.FieldReference(value, kind)
-            branch[field] = value
+    values = dict(settings.values)
+    for name, value in values.items():
+        words = fields[name].words
+        if words:
+            # A reference with a type lets the field change between a word and a value.
+            kind = fields[name].type if words == (None,) else object
+            values[name] = config_dict.FieldReference(value, kind)
+    config = _branch(nested(values))
+    object.__setattr__(config, "_settings", settings)
     return config
+
+
+def _branch(tree: Any) -> Any:
+    """A tree of dicts as a `Config` of such."""
+    if not isinstance(tree, dict):
+        return tree
+    return Config({name: _branch(part) for name, part in tree.items()})
 
 
 def load_config(
@@ -160,7 +154,7 @@ def load_config(
 
 def resolve_file(path: str | Path, overrides: Mapping[str, Any], modules: Modules = ()) -> Settings:
     """Resolves a config file of the user, or the config.json of a run to train."""
-    load_modules(modules)  # the file may name their components
+    user_modules.load_modules(modules)  # the file may name their components
     is_loaded = str(path).endswith(".json")
     origin = Origin("loaded config" if is_loaded else "config file", str(path))
     init_from = overrides.get(_INIT_FROM)
@@ -203,10 +197,11 @@ def _run_config_file(path: str | Path, init_from: Any = None) -> dict[Any, Any]:
     may leave sizes to it.
     """
     if not str(path).endswith(".json"):
-        config = run_file(path, "config", "get_config", ConfigDict, init_from=init_from)
-        return config.to_dict()
+        return user_modules.run_file(
+            path, "config", "get_config", ConfigDict, init_from=init_from
+        ).to_dict()
     local = fetch_file(path)
-    require_file(local, "config", path)
+    user_modules.require_file(local, "config", path)
     return _read_json(local)
 
 
@@ -240,8 +235,7 @@ def _read_json(path: Path) -> dict[Any, Any]:
 
 def save_json(settings: Settings, path: Path) -> None:
     """Writes settings, completely or not at all."""
-    content = json.dumps(nested(settings.values), indent=2)
-    write_atomic(path, content + "\n")
+    write_atomic(path, json.dumps(nested(settings.values), indent=2) + "\n")
 
 
 def resolve(
@@ -265,14 +259,16 @@ def resolve(
       UserError: an unknown field (the nearest is named) or a value of the wrong type; a field that
         has no effect (`refuse_unread`) or contradicts another one; a module that fails.
     """
-    load_modules(modules)
+    user_modules.load_modules(modules)
     if isinstance(config, Settings):
         return override(config, overrides)
     changes = parsed(overrides, COMMAND.where)
-    chosen: Mapping[str, Any] = _parse_tree(config, origin)
     former = getattr(config, "_settings", None)
+    # A loaded config has all fields of its model, and so none from the run that it starts from.
     is_loaded = (former.origin("train.init_from") if former else origin).is_loaded
-    resolved, defaults, chosen = _resolve_chosen(chosen, changes, is_loaded)
+    chosen = _without_idle(_parse_tree(config, origin), changes, is_loaded)
+    defaults = defaults_for(chosen, is_loaded)
+    resolved = Resolved.of({**defaults, **chosen})
     settings = _build_checked(config, resolved, chosen, changes, origin)
     if origin.kind != "published model":
         _check_trainable(settings, defaults)
@@ -349,35 +345,23 @@ def _build_checked(
     return build_settings(resolved, origins | dict.fromkeys(changes, COMMAND))
 
 
-def _resolve_chosen(
+def _without_idle(
     in_file: Mapping[str, Any], changes: Mapping[str, Any], is_loaded: bool
-) -> tuple[Resolved, Mapping[str, Any], Mapping[str, Any]]:
-    """Resolves what a config file and overrides set.
+) -> Mapping[str, Any]:
+    """The fields that a config file and overrides set.
 
     Fields of the file that nothing reads after the overrides are left out: an override of the
-    positions, for example, need not also reset the options of the file's own positions. A loaded
-    config has all fields of its model, and so none from the run that it starts from.
-
-    Returns:
-      (the whole config, its defaults, the fields that were set)
+    positions, for example, need not also reset the options of the file's own positions.
     """
     chosen = {**in_file, **changes}
-    defaults = defaults_for(chosen, is_loaded)
-    resolved = Resolved.of({**defaults, **chosen})
-    idle = {
-        name
-        for name in in_file.keys() - changes.keys()
-        if changes and (name in resolved.unread or name not in resolved.values)
-    }
-    if not idle:
-        return resolved, defaults, chosen
+    resolved = Resolved.of({**defaults_for(chosen, is_loaded), **chosen})
+    idle = {name for name in in_file.keys() - changes.keys() if resolved.is_idle(name)}
+    if not changes or not idle:
+        return chosen
     # A field without effect before the overrides too is a mistake in the file: kept, and refused.
     of_file = Resolved.of({**defaults_for(in_file, is_loaded), **in_file})
-    idle = {name for name in idle if name in of_file.values and name not in of_file.unread}
-    chosen = {name: value for name, value in in_file.items() if name not in idle}
-    chosen |= changes
-    defaults = defaults_for(chosen, is_loaded)
-    return Resolved.of({**defaults, **chosen}), defaults, chosen
+    idle = {name for name in idle if not of_file.is_idle(name)}
+    return {name: value for name, value in chosen.items() if name not in idle}
 
 
 def defaults_for(chosen: Mapping[str, Any], is_loaded: bool = False) -> dict[str, Any]:
@@ -431,17 +415,15 @@ def model_options(init_from: str | None, architecture: str | None = None) -> dic
     for field, registry in CHOICES.items():
         section, _, name = field.partition(".")
         if section == "model" and isinstance(model.get(name), str) and model[name] not in registry:
-            load_modules((), init_from)  # names the file that is missing
+            user_modules.load_modules((), init_from)  # names the file that is missing
     saved = options.get("architecture")
     if architecture == "encoder_decoder" and saved in ("encoder_only", "decoder_only"):
-        options["num_encoder_layers"] = options.get("num_layers")
+        single = {name: options.pop(name, None) for name in _SINGLE_STACK_OPTIONS}
+        options["num_encoder_layers"] = single["num_layers"]
         if saved == "decoder_only":
-            options["num_decoder_layers"] = options.get("num_layers")
-        is_untied = saved == "decoder_only" and options.get("tie_embeddings") in ("none", "inputs")
-        for name in _SINGLE_STACK_OPTIONS:
-            options.pop(name, None)
-        if is_untied:  # it keeps its projection
-            options["tie_embeddings"] = "inputs"
+            options["num_decoder_layers"] = single["num_layers"]
+            if single["tie_embeddings"] in ("none", "inputs"):  # it keeps its projection
+                options["tie_embeddings"] = "inputs"
     elif (saved, architecture) == ("decoder_only", "encoder_only"):
         del options["architecture"]
     return _parse_tree({"model": options}, Origin("loaded config", f"{init_from}/config.json"))
@@ -480,7 +462,7 @@ def _require_modules(settings: Settings) -> None:
 
     A run could not name that file, for the user to give again.
     """
-    for (field, name), module in user_components(settings).items():
+    for (field, name), module in user_modules.user_components(settings).items():
         if module not in sys.modules:
             raise UserError(
                 f"config.{field} is {name!r}, which a config file registers or imports from "
@@ -505,7 +487,6 @@ def build_settings(resolved: Resolved, origins: Mapping[str, Origin]) -> Setting
         reason are named.
     """
     values = resolved.values
-    known = tables().unread
     sections: dict[str, Any] = {}
     for section, cls in SECTIONS.items():
         arguments = {name.partition(".")[2]: values[name] for name in SECTION_FIELDS[section]}
@@ -514,7 +495,7 @@ def build_settings(resolved: Resolved, origins: Mapping[str, Origin]) -> Setting
             arguments["options"] = tuple(_build_options(entry, resolved) for entry in entries)
         with errors_of(section):
             sections[section] = cls(**arguments)
-            _check_choices(section, values, known)
+            _check_choices(section, values)
     try:
         settings = Settings(**sections, seed=values["seed"], origins=origins)
     except ValueError as error:
@@ -533,9 +514,7 @@ def _build_options(entry: str, resolved: Resolved) -> Any:
     return options
 
 
-def _check_choices(
-    section: str, values: Mapping[str, Any], known: Mapping[str, Collection[str]]
-) -> None:
+def _check_choices(section: str, values: Mapping[str, Any]) -> None:
     """Raises ValueError if a field of a section names no entry of its registry."""
     for chooser, registry in CHOICES.items():
         # The names in data.name are found by data.sources.
@@ -543,7 +522,7 @@ def _check_choices(
         if not is_checked or values[chooser] is None:
             continue
         for name in values[chooser].split(",") if registry.several else [values[chooser]]:
-            if name not in known[chooser]:
+            if name not in registry:
                 registry.find(name)  # the error names the nearest
 
 

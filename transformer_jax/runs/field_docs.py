@@ -47,13 +47,13 @@ class FieldDoc:
         others = "".join(f"; {as_override(v)} for {k}" for k, v in self.other_defaults.items())
         lines = [
             f"{self.field}  ({self.type}; default {as_override(self.default)}{others})",
-            f"    {self.meaning}",
+            self.meaning,
         ]
         if self.choices:
-            lines.append(f"    one of: {', '.join(self.choices)}")
+            lines.append(f"one of: {', '.join(self.choices)}")
         if self.chosen_by:
-            lines.append(f"    an option of {self.chosen_by}")
-        return "\n".join(lines)
+            lines.append(f"an option of {self.chosen_by}")
+        return "\n    ".join(lines)
 
 
 def find_fields(pattern: str = "") -> list[FieldDoc]:
@@ -63,9 +63,8 @@ def find_fields(pattern: str = "") -> list[FieldDoc]:
       UserError: no field does; the nearest ones are named.
     """
     is_glob = any(char in pattern for char in "*?[")
-    matching = pattern if is_glob else f"*{pattern}*"
     fields = tables().fields
-    names = fnmatch.filter(fields, matching)
+    names = fnmatch.filter(fields, pattern if is_glob else f"*{pattern}*")
     if not names:
         by_last_part = {name.rpartition(".")[2]: name for name in fields}
         similar = suggest_fields(pattern, fields)
@@ -83,13 +82,13 @@ def find_fields(pattern: str = "") -> list[FieldDoc]:
     } | {"seed": attributes(Settings)[("seed",)]}
     return [
         FieldDoc(
-            name,
-            type_name(name),
-            fields[name].default,
-            other_defaults(name),
-            choices(name),
-            meanings[name],
-            owners.get(name.rpartition(".")[0]),
+            field=name,
+            type=type_name(name),
+            default=fields[name].default,
+            other_defaults=other_defaults(name),
+            choices=choices(name),
+            meaning=meanings[name],
+            chosen_by=owners.get(name.rpartition(".")[0]),
         )
         for name in names
     ]
@@ -153,11 +152,9 @@ def choices(field: str) -> tuple[str, ...]:
     hint = typing.get_type_hints(group_class(group), include_extras=True)[name]
     if hint is bool:
         return "true", "false"
-    for part in (hint, *typing.get_args(hint)):
-        for limit in getattr(part, "__metadata__", ()):
-            if isinstance(limit, OneOf):
-                return limit.names
-    return ()
+    parts = (hint, *typing.get_args(hint))
+    limits = [limit for part in parts for limit in getattr(part, "__metadata__", ())]
+    return next((limit.names for limit in limits if isinstance(limit, OneOf)), ())
 
 
 def as_override(value: Any) -> str:

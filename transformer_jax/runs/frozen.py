@@ -24,7 +24,6 @@ from transformer_jax.models.encoder_decoder import Seq2Seq
 from transformer_jax.nn.int8 import convert_weights
 from transformer_jax.nn.lora import merge_adapters, with_adapters
 from transformer_jax.parallel import hosts, sharding
-from transformer_jax.parallel.sharding import mesh_for_inference
 from transformer_jax.runs.build import build_taught, held_trees, task_kind
 from transformer_jax.runs.opened import Opened, open_workdir
 from transformer_jax.runs.outside import refuse_loaded
@@ -32,14 +31,8 @@ from transformer_jax.runs.provenance import check_provenance
 from transformer_jax.runs.settings import Settings
 from transformer_jax.runs.workdir import CONFIG, REFERENCE, workdir_path
 from transformer_jax.runtime.files import read_made, write_made
+from transformer_jax.tasks import teachers
 from transformer_jax.tasks.interface import Params, Task, with_model
-from transformer_jax.tasks.teachers import (
-    ModelTeacher,
-    StoredTeacher,
-    Teacher,
-    predict_top,
-    target_rows,
-)
 from transformer_jax.tokenization import Tokenizer, Tokenizers
 from transformer_jax.tokenization.word_level import Labels
 
@@ -47,17 +40,20 @@ logger = logging.getLogger(__name__)
 
 
 class FrozenSource(NamedTuple):
-    """The run that a frozen tree comes from, the config field that names it (None if it is not
-    set), and the setting that needs it, for messages."""
+    """The run that a frozen tree comes from, the config field that names it, and the setting that
+    needs it, for messages."""
 
     field: str
-    run: str | None
+    run: Any
     need: str
 
 
 def frozen_sources(settings: Settings) -> dict[str, FrozenSource]:
-    """The frozen trees that a run needs, by name (`TaskKind.frozen`)."""
-    init_from = settings.train.init_from
+    """The frozen trees that a run needs, by name (`TaskKind.frozen`).
+
+    Raises:
+      UserError: the config names no run for one of them.
+    """
     task = settings.task.name
     sources = {}
     fields = task_kind(settings).frozen
@@ -77,10 +73,15 @@ def frozen_sources(settings: Settings) -> dict[str, FrozenSource]:
         sources[tree] = FrozenSource(field, settings.values[field], need)
     if settings.lora.rank is not None:
         need = f"config.lora.rank is {settings.lora.rank}, adapters beside another run's parameters"
-        sources["base"] = FrozenSource("train.init_from", init_from, need)
+        sources["base"] = FrozenSource("train.init_from", settings.train.init_from, need)
     if settings.distillation:
         need = f"config.train.loss {settings.train.loss!r} compares with a teacher"
         sources["teacher"] = FrozenSource("train.distillation.teacher", settings.teacher, need)
+    for source in sources.values():
+        if not source.run:
+            raise UserError(
+                f"{source.need}, but {source.field} names no run: set it to the workdir of one"
+            )
     return sources
 
 
@@ -92,15 +93,6 @@ def require_base_needed(settings: Settings, base: str | Path) -> None:
             f"--base: {base} is not needed; the run has no adapters (lora.rank) and learned no "
             "preferences"
         )
-
-
-def require_sources_named(settings: Settings) -> None:
-    """Raises UserError if a frozen tree is needed from another run, and none is named."""
-    for source in frozen_sources(settings).values():
-        if not source.run:
-            raise UserError(
-                f"{source.need}, but {source.field} names no run: set it to the workdir of one"
-            )
 
 
 def open_frozen(settings: Settings, names: Collection[str] | None = None) -> dict[str, Snapshot]:
@@ -125,7 +117,7 @@ def require_vocabularies(settings: Settings, tokenizers: Tokenizers) -> None:
             )
 
 
-def planned_teacher(settings: Settings) -> ModelTeacher | None:
+def planned_teacher(settings: Settings) -> teachers.ModelTeacher | None:
     """The teacher of a run before any text is read; None if steps do without (`top_k`)."""
     if settings.distillation is None or settings.distillation.top_k:
         return None
@@ -138,7 +130,7 @@ def open_teacher(
     workdir: Path,
     examples: Corpus,
     trained_with: str | None,
-) -> tuple[Teacher | None, dict[str, Any]]:
+) -> tuple[teachers.Teacher | None, dict[str, Any]]:
     """Opens the teacher of a run, None if the loss has none, and {"teacher": snapshot} of stored
     predictions.
 
@@ -160,7 +152,7 @@ def open_teacher(
         return _open_model(settings, tokenizers), {}
     top_k = options.top_k
     student = build_taught(settings, settings, tokenizers)  # prepares the teacher's inputs as well
-    rows = target_rows(student, student.prepare(examples, training=True))
+    rows = teachers.target_rows(student, student.prepare(examples, training=True))
     checkpoint = trained_with or open_source(settings, "teacher").snapshot.id
 
     def predict() -> dict[str, np.ndarray]:
@@ -170,15 +162,14 @@ def open_teacher(
         items = task.prepare(examples, training=True)
         params = snapshot.params(_abstract_params(settings, task))
         batch_size = settings.decode.batch_size
-        top = predict_top(task, params, items, batch_size, top_k, options.temperature)
+        top = teachers.predict_top(task, params, items, batch_size, top_k, options.temperature)
         return top._asdict()
 
     parts = (rows.sha256, checkpoint, top_k, options.temperature, sorted(tokenizers.sha256.items()))
     digest = hashlib.sha256(repr(parts).encode()).hexdigest()[:32]
-    path = workdir / REFERENCE / f"teacher-{digest}"
-    stored: Any = _stored_arrays(path, predict)
+    stored: Any = _stored_arrays(workdir / REFERENCE / f"teacher-{digest}", predict)
     top = TopPredictions(stored["tokens"], stored["log_probs"])
-    teacher = StoredTeacher(top, rows.starts, checkpoint)
+    teacher = teachers.StoredTeacher(top, rows.starts, checkpoint)
     return teacher, {"teacher": teacher}
 
 
@@ -208,13 +199,13 @@ def _arrays_of(content: memoryview) -> dict[str, np.ndarray]:
         return dict(arrays)
 
 
-def _open_model(settings: Settings, tokenizers: Tokenizers | None) -> ModelTeacher:
+def _open_model(settings: Settings, tokenizers: Tokenizers | None) -> teachers.ModelTeacher:
     """The model of the teacher's run; `tokenizers` are None if no text is read."""
     source = open_source(settings, "teacher")
     if tokenizers is not None:
         name = f"the teacher {source.workdir} (train.distillation.teacher)"
         require_same_vocabulary(tokenizers, source.tokenizers, name)
-    return ModelTeacher(build_taught(settings, source.settings, tokenizers))
+    return teachers.ModelTeacher(build_taught(settings, source.settings, tokenizers))
 
 
 def require_same_vocabulary(tokenizers: Tokenizers, other: Tokenizers, name: str) -> None:
@@ -269,7 +260,7 @@ def read_params(opened: Opened, average: int | None = None) -> Any:
     abstract = _abstract_params(settings, opened.task)
     saved = abstract
     if settings.lora.rank is not None:  # the checkpoint holds the adapters alone
-        mesh = mesh_for_inference(settings.parallel)
+        mesh = sharding.mesh_for_inference(settings.parallel)
         init = functools.partial(settings.lora.init_adapters, jax.random.key(0))
         saved = sharding.add_shardings(jax.eval_shape(init, abstract), mesh)
     frozen = open_frozen(settings, ("base",))
@@ -286,7 +277,7 @@ def read_params(opened: Opened, average: int | None = None) -> Any:
 def _abstract_params(settings: Settings, task: Task) -> Any:
     """Shapes, dtypes and shardings of a task's parameters, for inference."""
     shapes = jax.eval_shape(task.init, jax.random.key(0))
-    return sharding.add_shardings(shapes, mesh_for_inference(settings.parallel))
+    return sharding.add_shardings(shapes, sharding.mesh_for_inference(settings.parallel))
 
 
 def open_source(settings: Settings, tree: str) -> Opened:
@@ -296,22 +287,20 @@ def open_source(settings: Settings, tree: str) -> Opened:
       UserError: the run is not named or missing, has adapters itself, or may only be read if the
         user names it.
     """
-    require_sources_named(settings)
     source = frozen_sources(settings)[tree]
-    run = str(source.run)
     refuse_loaded(settings, (source.field,), "--base")
-    workdir = workdir_path(run)
+    workdir = workdir_path(source.run)
     if not (workdir / CONFIG).exists():
         is_base = source.field == "train.init_from"
         how = ", or name it with --base=RUN (base= in Python)" if is_base else ""
         raise UserError(
-            f"{source.need}, and {run} ({source.field}) is not there; bring it back{how}"
+            f"{source.need}, and {source.run} ({source.field}) is not there; bring it back{how}"
         )
     opened = open_workdir(workdir, modules=None)
     if opened.settings.lora.rank is not None:
         raise UserError(
-            f"the run {run} ({source.field}) has adapters itself; export it, which merges them, "
-            "and import the result"
+            f"the run {source.run} ({source.field}) has adapters itself; export it, which merges "
+            "them, and import the result"
         )
     return opened
 
@@ -323,10 +312,9 @@ def with_stored_scores(task: Task, settings: Settings, workdir: Path) -> Task:
     if tree is None:
         return task
     reading: Any = task
-    scores: Task = reading.with_stored_scores(
+    return reading.with_stored_scores(
         functools.partial(_reference_scores, settings, tree, workdir, task)
     )
-    return scores
 
 
 def _reference_scores(
@@ -340,14 +328,12 @@ def _reference_scores(
 
     def score() -> dict[str, np.ndarray]:
         source = open_source(settings, tree)
-        base = source.snapshot
         hosts.run_on_primary(lambda: _require_same_base(workdir, source))
-        params = base.params(_abstract_params(settings, task))
+        params = source.snapshot.params(_abstract_params(settings, task))
         log_probs = task.score_texts(params, texts, settings.decode.batch_size)
-        return {"log_probs": log_probs, "base": np.array(base.id)}
+        return {"log_probs": log_probs, "base": np.array(source.snapshot.id)}
 
-    path = workdir / REFERENCE / digest.hexdigest()[:32]
-    return _stored_arrays(path, score)["log_probs"]
+    return _stored_arrays(workdir / REFERENCE / digest.hexdigest()[:32], score)["log_probs"]
 
 
 def _require_same_base(workdir: Path, source: Opened) -> None:

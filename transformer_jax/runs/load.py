@@ -51,8 +51,7 @@ def load(
         require_base_needed(settings, base)
     params = read_params(opened, average)
     task = with_stored_scores(opened.task, settings, opened.workdir)
-    step = opened.snapshot.step
-    return Run(settings, opened.workdir, task, params, step, average=average)
+    return Run(settings, opened.workdir, task, params, opened.snapshot.step, average=average)
 
 
 def load_ensemble(

@@ -44,8 +44,7 @@ class Opened:
     @functools.cached_property
     def task(self) -> Task:
         """The task, with its model; errors as of `build.build_task`."""
-        sizes = build.vocab_sizes(self.tokenizers)
-        return build.build_task(self.settings, sizes, self.tokenizers)
+        return build.build_task(self.settings, build.vocab_sizes(self.tokenizers), self.tokenizers)
 
     @functools.cached_property
     def snapshot(self) -> Snapshot:
@@ -83,8 +82,7 @@ def open_workdir(
     if modules is not None:
         load_modules(modules, workdir)
     try:
-        settings = load_json(workdir / CONFIG, overrides)
+        return Opened(workdir, load_json(workdir / CONFIG, overrides), which)
     except UserError:
         load_modules((), workdir)  # a component that is missing here may be that of a module
         raise
-    return Opened(workdir, settings, which)

@@ -25,36 +25,10 @@ from transformer_jax.data.sources import open_split
 from transformer_jax.errors import MissingSplitError, UserError
 from transformer_jax.logs.records import last_recorded_step
 from transformer_jax.parallel import hosts
-from transformer_jax.parallel.hosts import Fingerprint
+from transformer_jax.runs import config, frozen, provenance
 from transformer_jax.runs.build import build_task, task_kind, vocab_sizes
-from transformer_jax.runs.config import (
-    CHANGEABLE,
-    FIXED,
-    check_sections,
-    load_json,
-    override,
-    read_settings,
-    resolve,
-    save_json,
-)
-from transformer_jax.runs.frozen import (
-    frozen_provenance,
-    frozen_sources,
-    open_frozen,
-    open_teacher,
-    require_sources_named,
-    require_vocabularies,
-    with_stored_scores,
-)
 from transformer_jax.runs.opened import open_workdir
 from transformer_jax.runs.outside import open_data, refuse_loaded
-from transformer_jax.runs.provenance import (
-    check_provenance,
-    data_digest,
-    newest_checkpoint,
-    run_provenance,
-    tokenizer_provenance,
-)
 from transformer_jax.runs.settings import COMMAND, DEFAULT, Settings
 from transformer_jax.runs.user_modules import Modules, UserModule, load_modules, record_modules
 from transformer_jax.runs.workdir import (
@@ -117,21 +91,22 @@ class Training:
         loss, with the tokenizers that `prepare` has written and the teacher; adds these to the
         provenance, and the teacher's stored predictions to the snapshots."""
         tokenizers = load_tokenizers(folder / TOKENIZER)
-        require_vocabularies(self.settings, tokenizers)
+        frozen.require_vocabularies(self.settings, tokenizers)
         trained_with = None
         if self.checkpoints.latest_step() is not None:
             latest = self.checkpoints.snapshot(items=(PROVENANCE,))
             trained_with = latest.provenance.get("teacher")
-        teacher, stored = open_teacher(
+        teacher, stored = frozen.open_teacher(
             self.settings, tokenizers, folder, self.examples, trained_with
         )
-        self.checkpoints.provenance |= tokenizer_provenance(tokenizers) | frozen_provenance(stored)
+        self.checkpoints.provenance |= provenance.tokenizer_provenance(tokenizers)
+        self.checkpoints.provenance |= frozen.frozen_provenance(stored)
         sizes = vocab_sizes(tokenizers)
         build = functools.cache(lambda settings: build_task(settings, sizes, tokenizers, teacher))
         tasks = []
         for member in self.members:
             settings = dataclasses.replace(self.settings, model=member.model, train=member.train)
-            tasks.append(with_stored_scores(build(settings), settings, folder))
+            tasks.append(frozen.with_stored_scores(build(settings), settings, folder))
         self.snapshots.update(stored)
         return tasks
 
@@ -150,30 +125,30 @@ def open_training(
         processes, if one cannot use them, or if they differ.
     """
 
-    def open_and_describe() -> tuple[Any, Fingerprint]:
+    def open_and_describe() -> tuple[Any, hosts.Fingerprint]:
         user_modules = load_modules(modules, handle.folder)
-        members = [resolve(config, {}, (), COMMAND) for config in configs]
+        members = [config.resolve(member, {}, (), COMMAND) for member in configs]
         refuse_loaded(members[0])
-        require_sources_named(members[0])
+        runs = {"train.init_from": members[0].train.init_from}
+        runs |= {source.field: source.run for source in frozen.frozen_sources(members[0]).values()}
         splits = open_splits(members[0])
-        provenance = run_provenance(splits)
+        described = provenance.run_provenance(splits)
         started_from = {}
-        sources = {source.field: source.run for source in frozen_sources(members[0]).values()}
-        for field, run in {"train.init_from": members[0].train.init_from, **sources}.items():
+        for field, run in runs.items():
             if run:
                 folders = step_folders(workdir_path(run) / CHECKPOINTS)
-                started_from[f"the run of {field}"] = newest_checkpoint(folders)
-        return (members, user_modules, splits["train"], provenance), provenance | started_from
+                started_from[f"the run of {field}"] = provenance.newest_checkpoint(folders)
+        return (members, user_modules, splits["train"], described), described | started_from
 
-    members, user_modules, examples, provenance = hosts.require_agreement(open_and_describe)
+    members, user_modules, examples, described = hosts.require_agreement(open_and_describe)
     checkpoints = handle.checkpoints(members[0].checkpoint)
     saved = None
     if members[0].train.scale_to_data and checkpoints.latest_step() is not None:
         saved = hosts.run_on_primary(lambda: saved_sizes(handle.folder / CONFIG))
     members = tuple(scaled_to_data(settings, examples, saved) for settings in members)
-    check_sections(members[0])
-    snapshots = open_frozen(members[0])
-    checkpoints.provenance |= frozen_provenance(snapshots) | provenance
+    config.check_sections(members[0])
+    snapshots = frozen.open_frozen(members[0])
+    checkpoints.provenance |= frozen.frozen_provenance(snapshots) | described
     return Training(members, user_modules, examples, checkpoints, snapshots)
 
 
@@ -193,8 +168,7 @@ def open_splits(settings: Settings) -> dict[str, Corpus]:
     read = counted(len(examples), "example")
     if isinstance(examples, TextBlocks):
         read = f"{counted(len(examples), 'block')} of text"
-    seconds = time.perf_counter() - start
-    logger.info("read %s in %.1f s", read, seconds)
+    logger.info("read %s in %.1f s", read, time.perf_counter() - start)
     try:
         splits = {"train": examples, "valid": open_split(settings.data, "valid")}
     except MissingSplitError as error:
@@ -227,7 +201,7 @@ class Examples(Summarized, RandomAccess[Example]):
 
 def read_data(run: Any, split: str = "train") -> Examples:
     """The examples of a split of the data of a config or a `Run`, such as {"source", "target"}."""
-    settings = read_settings(run) if isinstance(run, ConfigDict) else run.settings
+    settings = config.read_settings(run) if isinstance(run, ConfigDict) else run.settings
     return Examples(open_data(settings, split))
 
 
@@ -249,11 +223,11 @@ def prepare(training: Training, workdir: Path) -> None:
             f"--workdir and start from it: --config.train.init_from={workdir}"
         )
     if checkpoints.latest_step() is not None:
-        check_same_run(settings, load_json(saved_config), workdir)
-        now = checkpoints.provenance | tokenizer_provenance(load_tokenizers(tokenizer))
+        check_same_run(settings, config.load_json(saved_config), workdir)
+        now = checkpoints.provenance | provenance.tokenizer_provenance(load_tokenizers(tokenizer))
         # Now, before anything is overwritten; `fit` checks the checkpoint it resumes from.
         latest = open_snapshot(checkpoints.directory, items=(PROVENANCE,))
-        check_provenance(now, latest.provenance, workdir)
+        provenance.check_provenance(now, latest.provenance, workdir)
     else:
         _require_nothing_lost(workdir, checkpoints.directory)
         for field, run in (
@@ -267,7 +241,7 @@ def prepare(training: Training, workdir: Path) -> None:
         remove(workdir / REFERENCE)
         checkpoints.directory.mkdir(exist_ok=True)
     build_tokenizers(settings, tokenizer, training.examples)
-    save_json(settings, saved_config)
+    config.save_json(settings, saved_config)
     record_modules(workdir, settings, training.modules)
 
 
@@ -284,7 +258,7 @@ def check_same_run(settings: Settings, saved: Settings, workdir: str | Path) -> 
             continue
         old: Any = before.get(name)
         new: Any = now.get(name)
-        fixed = {name, name.partition(".")[0]} & {*FIXED} and name not in CHANGEABLE
+        fixed = {name, name.partition(".")[0]} & {*config.FIXED} and name not in config.CHANGEABLE
         grows = name == "train.num_steps" and new > old
         if name == "optimizer.decay_steps":
             grows = (new or now["train.num_steps"]) >= (old or before["train.num_steps"])
@@ -317,10 +291,10 @@ def _require_nothing_lost(workdir: Path, checkpoints: Path) -> None:
     A start creates their folder before it writes the config, and the second save waits for the
     first.
     """
-    config = workdir / CONFIG
-    if not config.exists():
+    saved_config = workdir / CONFIG
+    if not saved_config.exists():
         return
-    two_saves = 2 * load_json(config).checkpoint.every_steps
+    two_saves = 2 * config.load_json(saved_config).checkpoint.every_steps
     if not checkpoints.is_dir() or last_recorded_step(workdir / METRICS) > two_saves:
         raise UserError(
             f"{workdir} holds a run whose {checkpoints.name}/ is gone (a disk that is not "
@@ -364,7 +338,7 @@ def _tokenizer_key(settings: Settings, examples: Sequence[Any]) -> str:
     """Describes all that the tokenizers of a run depend on."""
     data = dataclasses.asdict(settings.data)
     data = {name: value for name, value in data.items() if name not in _IDLE_DATA_FIELDS}
-    digest = data_digest(examples)
+    digest = provenance.data_digest(examples)
     tokenizer = dataclasses.replace(settings.tokenizer, sampling=0.0)
     return repr((tokenizer, settings.task, settings.tokenizers_from, data, digest))
 
@@ -395,7 +369,7 @@ def _train_tokenizers(
 def _tell_unused(settings: Settings, source: Path) -> None:
     """Logs the fields of the section `tokenizer` that the user has set otherwise than the run whose
     tokenizers are copied."""
-    saved = load_json(source / CONFIG).values
+    saved = config.load_json(source / CONFIG).values
     unused = [
         name
         for name, value in settings.values.items()
@@ -445,7 +419,7 @@ _MOST_READ = 200_000  # examples
 
 def saved_sizes(path: Path) -> dict[str, int]:
     """The fields `SCALED` in the config.json of a run; logs how to train it with others."""
-    saved = load_json(path).values
+    saved = config.load_json(path).values
     message = "train.scale_to_data: num_steps stays %d, as all sizes do; --config=%s takes others"
     logger.info(message, saved["train.num_steps"], path)
     return {name: saved[name] for name in SCALED}
@@ -465,7 +439,7 @@ def scaled_to_data(
     if not settings.train.scale_to_data:
         return settings
     if saved is not None:
-        return override(settings, {**saved, "train.scale_to_data": False})
+        return config.override(settings, {**saved, "train.scale_to_data": False})
     stride = math.ceil(len(examples) / _MOST_READ)
     sample = [examples[i] for i in range(0, len(examples), stride)]
     sides = [[example[part] for example in sample] for part in ("source", "target")]
@@ -486,7 +460,7 @@ def scaled_to_data(
     logger.info(message, data, listed)
     # Others keep their origins, so that no warning names fields that nobody has set.
     lowered = {name: size for name, size in sizes.items() if size < settings.values[name]}
-    return override(settings, lowered | {"train.scale_to_data": False})
+    return config.override(settings, lowered | {"train.scale_to_data": False})
 
 
 def _vocabulary_size(settings: Settings, sides: Sequence[Sequence[str]]) -> int:

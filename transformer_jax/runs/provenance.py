@@ -162,10 +162,9 @@ def check_provenance(now: Provenance, saved: Provenance, workdir: Path) -> None:
     """
     for name, description in now.items():
         before = saved.get(name, description)
-        if before == description:
+        # `compare_bits` says what other code means for a run that is resumed.
+        if before == description or name == CODE:
             continue
-        if name == CODE:
-            continue  # `compare_bits` says what that means for a run that is resumed
         if name == TEST_DATA:
             _log_once(
                 "%s was trained with other %s: %s; here: %s", workdir, name, before, description

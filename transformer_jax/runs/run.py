@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A trained run: predictions, scores, evaluation and inspection."""
+"""A trained run: predictions, scores, evaluation and inspection; a conversation with it."""
 
 import contextlib
 import dataclasses
@@ -20,16 +20,11 @@ from ml_collections import ConfigDict
 from transformer_jax.checkpoints.manifest import item_id
 from transformer_jax.checkpoints.step_folder import PARAMS, PROVENANCE, TRAINING, named_leaves
 from transformer_jax.checkpoints.store import Checkpoints, open_snapshot
+from transformer_jax.conversations import ASSISTANT, MODEL, SYSTEM, USER, Turn
 from transformer_jax.data.batches.pipeline import eval_batches
 from transformer_jax.errors import NonFiniteError, UserError
 from transformer_jax.inference.batches import PairScore
-from transformer_jax.inference.config import (
-    SEARCH_FIELDS,
-    SEARCHES,
-    DecodeConfig,
-    SearchKind,
-    unread_fields,
-)
+from transformer_jax.inference.config import DecodeConfig, unread_fields
 from transformer_jax.inference.draft import DraftedModel
 from transformer_jax.inference.model_inputs import ModelInputs
 from transformer_jax.logs.records import OF_AUDIT, RecordFile, to_python
@@ -328,14 +323,12 @@ class Run(Summarized):
         read = ability(self.task, "model_inputs")
         if not isinstance(source, str):
             raise UserError("model_inputs: source is a list of texts; give one text")
-        inputs: ModelInputs = read(self.params, source, target, self.settings.decode)
-        return inputs
+        return read(self.params, source, target, self.settings.decode)
 
     def beam_tree(self, line: str, **decode: Any) -> "BeamTree":
         """The hypotheses that beam search considered for a line: which it kept and why."""
         search = ability(self.task, "beam_tree")
-        tree: BeamTree = search(self.params, line, self._decode("predict", decode))
-        return tree
+        return search(self.params, line, self._decode("predict", decode))
 
     def predict(
         self, lines: Sequence[str], prefixes: Sequence[str] | None = None, **decode: Any
@@ -346,8 +339,7 @@ class Run(Summarized):
         """
         if "num_outputs" in decode:
             raise UserError("predict: it returns one output a line; n_best takes num_outputs")
-        predictions = self.n_best(lines, prefixes=prefixes, **decode)
-        return [outputs[0].text for outputs in predictions]
+        return [outputs[0].text for outputs in self.n_best(lines, prefixes=prefixes, **decode)]
 
     def n_best(
         self,
@@ -376,12 +368,9 @@ class Run(Summarized):
             if any(math.isnan(output.score) for outputs in predictions for output in outputs):
                 raise NonFiniteError
         if isinstance(task.model, DraftedModel):
-            logger.info(
-                "draft %s: %.2f tokens a step, %.0f%% of its proposals accepted",
-                options.draft,
-                task.model.tokens_per_step,
-                100 * task.model.acceptance,
-            )
+            message = "draft %s: %.2f tokens a step, %.0f%% of its proposals accepted"
+            accepted = 100 * task.model.acceptance
+            logger.info(message, options.draft, task.model.tokens_per_step, accepted)
         return predictions
 
     def score(self, sources: Sequence[str], targets: Sequence[str]) -> list[float]:
@@ -401,9 +390,7 @@ class Run(Summarized):
         _require_pairs("score", sources, targets)
         batch_size = self.settings.decode.batch_size
         with self.naming_layer(sources):
-            scores: list[PairScore] = score_pairs(
-                self.params, sources, targets, batch_size, first_line
-            )
+            scores = score_pairs(self.params, sources, targets, batch_size, first_line)
             if any(math.isnan(pair.log_prob) for pair in scores):
                 raise NonFiniteError
         return scores
@@ -415,9 +402,7 @@ class Run(Summarized):
         """
         embed = ability(self.task, "embed")
         texts = _text_list("embed: lines", lines)
-        batch_size = self.settings.decode.batch_size
-        vectors: np.ndarray = embed(self.params, texts, batch_size, first_line)
-        return vectors
+        return embed(self.params, texts, self.settings.decode.batch_size, first_line)
 
     def evaluate(
         self,
@@ -510,6 +495,56 @@ class Run(Summarized):
         return decode_options(self.settings.decode, self.task, use, overrides)
 
 
+class Chat(Summarized):
+    """A conversation: each question is answered given all turns before it.
+
+    Attributes:
+      turns: the turns so far.
+
+    Args:
+      run: a run whose task supports conversations, or a language model, such as an imported one.
+      template: a value of `task.template`; None: that of the run, or of the tokenizer.
+      **decode: fields of the section `decode`, as for `Run.predict`.
+    """
+
+    def __init__(self, run: Run, template: str | None = None, **decode: Any) -> None:
+        if run.settings.task.name == "language_modeling":
+            run = run.with_config({"task.name": "instruction", "task.template": template or MODEL})
+        elif template is not None:
+            run = run.with_config({"task.template": template})
+        ability(run.task, "reply")
+        self._decode = run._decode("stream", decode)
+        task, self._params = run.with_decoding(self._decode)
+        self._run = run
+        self._reply = ability(task, "reply")
+        self.turns: tuple[Turn, ...] = ()
+
+    def summary(self) -> Mapping[str, Any]:
+        return {f"{number} {turn.role}": turn.content for number, turn in enumerate(self.turns, 1)}
+
+    def ask(self, question: str) -> Iterator[str]:
+        """Yields the answer piece by piece while it is sampled.
+
+        If the conversation is longer than the context, its oldest turns are dropped.
+
+        Raises:
+          UserError: the question alone is longer than the context, or contains text that looks like
+            the template's markup; the conversation stays as it was.
+        """
+        turns = (*self.turns, Turn(USER, question))
+        pieces = []
+        with self._run.naming_layer([]):
+            for piece in self._reply(self._params, turns, self._decode):
+                pieces.append(piece)
+                yield piece
+        # Only now: after an error, or if the caller stops early, the conversation is as before.
+        self.turns = (*turns, Turn(ASSISTANT, "".join(pieces)))
+
+    def reset(self, system: str | None = None) -> None:
+        """Starts a new conversation, with a system prompt if given."""
+        self.turns = () if system is None else (Turn(SYSTEM, system),)
+
+
 def _shapes(params: Params) -> dict[str, str]:
     """The shapes of parameters, as texts, by their paths."""
     return {name: str(np.shape(leaf)) for name, leaf in named_leaves(params).items()}
@@ -530,7 +565,7 @@ def decode_options(
     typed = parsed({f"decode.{name}": value for name, value in overrides.items()}, use)
     values = {name: typed[f"decode.{name}"] for name in overrides}
     try:
-        options = dataclasses.replace(section, **_reset_other_searches(values), **values)
+        options = section.with_values(values)
     except ValueError as error:
         raise UserError(f"decode: {error}") from error
     unread = unread_fields(use, task)
@@ -544,18 +579,6 @@ def decode_options(
             "choose another search"
         )
     return options
-
-
-def _reset_other_searches(overrides: Mapping[str, Any]) -> dict[str, Any]:
-    """Defaults of the fields that an overriding search does not read: the section may set them for
-    another search."""
-    if overrides.get("search") is None:
-        return {}
-    search = SEARCHES.find(overrides["search"])
-    if not isinstance(search, SearchKind):
-        return {}
-    names = {name for name in SEARCH_FIELDS if f"decode.{name}" not in search.reads}
-    return {name: getattr(DecodeConfig, name) for name in names - set(overrides)}
 
 
 def _text_list(name: str, texts: Iterable[str]) -> list[str]:
@@ -623,20 +646,19 @@ def nonfinite_cause(run: Any, lines: Sequence[str]) -> str:
     if hasattr(run, "members"):  # an ensemble
         causes = {member.workdir: nonfinite_cause(member, lines) for member in run.members}
         return next((f" in {workdir}{cause}" for workdir, cause in causes.items() if cause), "")
-    task = run.task
     params = run.params
     names = nonfinite_parameters(params)
     if names:
         more = f" and {len(names) - 1} more" if len(names) > 1 else ""
         return f": so is the parameter {names[0]}{more}; take another checkpoint"
-    model_inputs = getattr(task, "model_inputs", None)
+    model_inputs = getattr(run.task, "model_inputs", None)
     if model_inputs is None:
         return ""
     for line, target in itertools.product(lines, (None, "")):
         # Without a target, tasks on pairs search for one, which fails again.
         with contextlib.suppress(UserError):
             reading = model_inputs(params, line, target, run.settings.decode)
-            layer = first_nonfinite_layer(task.model, params, reading)
+            layer = first_nonfinite_layer(run.task.model, params, reading)
             if layer:
                 return f": so is {layer}, although all parameters are finite"
     return ""

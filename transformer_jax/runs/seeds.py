@@ -39,7 +39,7 @@ from transformer_jax.runs.frozen import with_stored_scores
 from transformer_jax.runs.prepare import check_same_run, open_training, prepare
 from transformer_jax.runs.run import Run
 from transformer_jax.runs.settings import COMMAND, Settings
-from transformer_jax.runs.train import InitState, SingleRun, fit, recorded_scores
+from transformer_jax.runs.train import InitState, SingleRun, fit
 from transformer_jax.runs.user_modules import Modules, record_modules, user_components
 from transformer_jax.runs.workdir import (
     CHECKPOINTS,
@@ -74,8 +74,7 @@ NUMBERS = (
 
 def _value(settings: Settings, field: str) -> float:
     inherits = field == "model.embedding_dropout_rate"  # None is the rate of the model
-    value: float = operator.attrgetter("model.embedding_dropout" if inherits else field)(settings)
-    return value
+    return operator.attrgetter("model.embedding_dropout" if inherits else field)(settings)
 
 
 def traced_numbers(members: Sequence[Settings]) -> dict[str, Any]:
@@ -303,17 +302,13 @@ class Replicas(SingleRun):
 
     def batches(self, rows: int) -> TrainBatches | StackedBatches:
         """The training data, in one order for all replicas or in one for each."""
+        examples = self.training.examples
         if self._same_batches:
-            return build.batches_of(self.settings, self.task, self.training.examples, rows)
+            return build.batches_of(self.settings, self.task, examples, rows)
         count = len(self.members)
         batches = [
             build.batches_of(
-                member,
-                self.task,
-                self.training.examples,
-                rows,
-                replicas=count,
-                logs_overlong=number == 0,
+                member, self.task, examples, rows, replicas=count, logs_overlong=number == 0
             )
             for number, member in enumerate(self.members)
         ]
@@ -326,7 +321,7 @@ class Replicas(SingleRun):
 
     def scores(self, step: int) -> list[Any]:
         """Arrays [R] of validation scores so far."""
-        scores = [recorded_scores(path, self.settings, self.task, step) for path in self.folders]
+        scores = [self.recorded_scores(folder, step) for folder in self.folders]
         return [np.array(of_step) for of_step in zip(*scores, strict=True)]
 
     def learning_rate(self, schedule: Callable[[int], Any]) -> Callable[[int], Any]:
@@ -337,14 +332,11 @@ class Replicas(SingleRun):
     def validation(self) -> Callable[[int, TrainState], Scores]:
         """A function (step, state) -> metrics and scores [R]; NaN for a replica that diverged."""
         # Replicas of one label smoothing share an evaluator: no other number enters an evaluation.
-        of_smoothing = {
-            member.train.label_smoothing: (member, task)
-            for member, task in zip(self.members, self.tasks, strict=True)
-        }
-        evaluators = {
-            smoothing: validation(*of_replica, self.engine.mesh)
-            for smoothing, of_replica in of_smoothing.items()
-        }
+        evaluators = {}
+        for member, task in zip(self.members, self.tasks, strict=True):
+            if member.train.label_smoothing not in evaluators:
+                evaluate = validation(member, task, self.engine.mesh)
+                evaluators[member.train.label_smoothing] = evaluate
 
         def evaluate_all(step: int, state: TrainState) -> Scores:
             results: list[Scores] = []
@@ -381,9 +373,8 @@ class Replicas(SingleRun):
         """Saves each replica's part of the last state, which the joint checkpoints contain, and of
         the data state in its own workdir."""
         checkpoints = self.training.checkpoints
-        joint = checkpoints.snapshot(int(np.max(state.step)), items=(DATA,))
+        data_state = checkpoints.snapshot(int(np.max(state.step)), items=(DATA,)).data_state
         for i, folder in enumerate(self.folders):
-            data_state = joint.data_state
             replica_data = data_state if self._same_batches else replica_state(data_state, i)
             with Checkpoints(folder / CHECKPOINTS, self.settings.checkpoint) as of_replica:
                 of_replica.provenance = checkpoints.provenance

@@ -7,6 +7,7 @@ option". `config.resolve` makes settings of what a user writes.
 
 import dataclasses
 import functools
+import operator
 import typing
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple
@@ -44,6 +45,8 @@ from transformer_jax.training.evaluation import EvalConfig
 from transformer_jax.training.optimizer import OPTIMIZERS, TRANSFORMS, OptimizerConfig
 from transformer_jax.training.schedules import SCHEDULES
 
+_Loaded = Literal["loaded run", "loaded config", "published model"]
+
 
 @dataclasses.dataclass(frozen=True)
 class Origin:
@@ -56,21 +59,13 @@ class Origin:
       where: what messages call it: the path of the file, say.
     """
 
-    kind: Literal[
-        "default",
-        "config file",
-        "command",
-        "config",
-        "loaded run",
-        "loaded config",
-        "published model",
-    ]
+    kind: Literal["default", "config file", "command", "config"] | _Loaded
     where: str
 
     @property
     def is_loaded(self) -> bool:
         """True for a value that may come from strangers."""
-        return self.kind in ("loaded run", "loaded config", "published model")
+        return self.kind in typing.get_args(_Loaded)
 
 
 DEFAULT = Origin("default", "defaults")
@@ -124,11 +119,7 @@ class Settings:
     def resolved(self) -> "Resolved":
         """The values of all fields, and the entries that they choose."""
         # Runs only after `dataclasses.replace` of a section: `build_settings` sets the attribute.
-        values = {"seed": self.seed}
-        for section, names in SECTION_FIELDS.items():
-            config = getattr(self, section)
-            values |= {name: getattr(config, name.partition(".")[2]) for name in names}
-        resolved = Resolved.of(values)
+        resolved = Resolved.of({name: operator.attrgetter(name)(self) for name in FIELDS})
         for entry, cls in resolved.options.items():
             options = getattr(self, entry.partition(".")[0]).options_of(cls)
             for name in fields_of(entry, cls):
@@ -212,28 +203,19 @@ class Tables(NamedTuple):
       options: dataclasses of options, {"section.entry": class}.
       choosers: the fields whose entries have options, {"section.entry": "section.field"}.
       fields: all fields, options too, {"section.field": field}.
-      unread: fields without an effect, {"section.field": {entry: fields}} (`Registry.unread`).
-      user_modules: modules of entries that are not of this package, {("section.field", entry):
-        module}; "__main__" is a notebook's cells.
     """
 
     options: dict[str, type]
     choosers: dict[str, str]
     fields: dict[str, Field]
-    unread: dict[str, Mapping[str, frozenset[str]]]
-    user_modules: dict[tuple[str, str], str]
 
 
 @functools.lru_cache(maxsize=1)
 def _tables_after(changes: int) -> Tables:
     """Builds the tables; cached until a registry changes, as by a user's module."""
-    tables = Tables({}, {}, dict(FIELDS), {}, {})
+    tables = Tables({}, {}, dict(FIELDS))
     for chooser, registry in CHOICES.items():
-        tables.unread[chooser] = registry.unread
         for name in registry:
-            module = registry.module_of(name)
-            if module is not None and not module.startswith("transformer_jax."):
-                tables.user_modules[chooser, name] = module
             options = registry.options(name)
             if options:
                 entry = f"{registry.section}.{name}"
@@ -274,24 +256,25 @@ class Resolved:
         """Adds defaults of the options of chosen entries, and drops options of others."""
         layers = layers_of(values["model.layers"])
         names = {chooser: chosen_names(chooser, values, layers) for chooser in CHOICES}
+        chosen = [f"{CHOICES[field].section}.{name}" for field in names for name in names[field]]
         all_options = tables().options
-        options = {}
+        options = {entry: all_options[entry] for entry in chosen if entry in all_options}
         fields = dict(FIELDS)
-        for chooser, registry in CHOICES.items():
-            for name in names[chooser]:
-                entry = f"{registry.section}.{name}"
-                if entry in all_options:
-                    options[entry] = all_options[entry]
-                    fields |= fields_of(entry, options[entry])
+        for entry, of_entry in options.items():
+            fields |= fields_of(entry, of_entry)
         completed = {name: values.get(name, field.default) for name, field in fields.items()}
         return cls(completed, layers, names, options)
+
+    def is_idle(self, name: str) -> bool:
+        """Returns True if a field has no effect, or is an option of an entry that is not chosen."""
+        return name in self.unread or name not in self.values
 
     @functools.cached_property
     def unread(self) -> dict[str, str]:
         """The fields that have no effect, {"section.field": the field whose choice makes it so}."""
         unread: dict[str, str] = {}
-        for chooser, fields in tables().unread.items():
-            by_name = [fields[name] for name in self.names[chooser] if name in fields]
+        for chooser, registry in CHOICES.items():
+            by_name = [registry.unread[name] for name in self.names[chooser] if name in registry]
             if by_name:  # a field that one of several chosen entries reads has an effect
                 unread |= dict.fromkeys(frozenset.intersection(*by_name), chooser)
         return unread

@@ -25,10 +25,8 @@ def shipped_files(kind: str) -> dict[str, Path]:
     Folders named `modules` have components that these files need; `--modules` takes their paths.
     """
     folder = _EXAMPLES / Path(_FOLDERS[kind]).name
-    names = {
-        path.relative_to(folder).with_suffix(""): path for path in sorted(folder.rglob("*.py"))
-    }
-    return {name.as_posix(): path for name, path in names.items() if "modules" not in name.parts}
+    paths = [path for path in sorted(folder.rglob("*.py")) if path.parent.name != "modules"]
+    return {path.relative_to(folder).with_suffix("").as_posix(): path for path in paths}
 
 
 def shipped_modules() -> dict[str, Path]:
@@ -49,19 +47,13 @@ def find_file(given: str | Path, kind: str) -> Path:
     for candidate in (path, named):
         if candidate.is_file():
             return candidate
-    folder = Path(_FOLDERS[kind])
-    shipped = named.relative_to(folder) if named.is_relative_to(folder) else named
-    return shipped_files(kind).get(shipped.with_suffix("").as_posix(), path)
+    name = named.with_suffix("").as_posix().removeprefix(f"{_FOLDERS[kind]}/")
+    return shipped_files(kind).get(name, path)
 
 
 def suggest_shipped(given: Path, kind: str) -> str:
     """End of a message about a missing file: a near name, of its folder or of shipped files."""
-    hint = suggest_file(given)
-    if hint:
-        return hint
     shipped = shipped_files(kind)
-    for name in (given.stem, given.as_posix().removesuffix(given.suffix)):
-        hint = suggest(name, shipped)
-        if hint:
-            return hint
-    return f"; shipped are {', '.join(shipped)}"
+    names = (given.stem, given.as_posix().removesuffix(given.suffix))
+    hints = (suggest_file(given), *(suggest(name, shipped) for name in names))
+    return next(filter(None, hints), f"; shipped are {', '.join(shipped)}")

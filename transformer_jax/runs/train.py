@@ -9,7 +9,6 @@ import math
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -39,15 +38,10 @@ from transformer_jax.runs.run import Run
 from transformer_jax.runs.settings import Settings
 from transformer_jax.runs.user_modules import Modules
 from transformer_jax.runs.workdir import METRICS, PROFILE, TOKENIZER, open_for_writing, workdir_path
-from transformer_jax.runtime import platform
+from transformer_jax.runtime import platform, startup
 from transformer_jax.runtime.platform import devices_per_memory, require_memory
 from transformer_jax.runtime.preemption import watch_preemption
 from transformer_jax.runtime.progress import in_notebook, shown
-from transformer_jax.runtime.startup import (
-    keep_freed_memory,
-    return_large_blocks,
-    return_unused_memory,
-)
 from transformer_jax.tasks.interface import Task
 from transformer_jax.tasks.losses import batch_shapes
 from transformer_jax.tokenization import load_tokenizers
@@ -100,18 +94,16 @@ def train(
     """
     if workdir is None:  # a line in a notebook, where a TypeError is a traceback
         raise UserError('train needs a folder for the run: tj.train(config, "runs/mine")')
+    if not in_notebook():
+        return train_or_stop(config, workdir, modules, until, progress)
     try:
         return train_or_stop(config, workdir, modules, until, progress)
     except Interrupted as stop:
-        if not in_notebook():
-            raise
         from transformer_jax.runs.load import load
 
         print(_of_cell(stop))
         return load(workdir, modules=modules)
     except KeyboardInterrupt:  # before the first step or after the last one, or a second time
-        if not in_notebook():
-            raise
         raise Interrupted(_of_cell(Interrupted())) from None
 
 
@@ -128,7 +120,7 @@ def train_or_stop(
 ) -> Run:
     """`train`, but an interrupt is an error in a notebook, too."""
     clock = GoodputTimer()
-    keep_freed_memory()
+    startup.keep_freed_memory()
     platform.use_compilation_cache()
     with shown(progress and hosts.is_primary()), open_for_writing(workdir) as handle:
         folder = handle.folder
@@ -141,8 +133,7 @@ def train_or_stop(
             run = SingleRun(training, folder, task, [folder])
             state = fit(run, clock, until)
             hosts.run_on_primary(lambda: run.log_best(workdir))
-        params = merge_adapters(state.model_params)
-        return Run(run.settings, folder, task, params, int(state.step))
+        return Run(run.settings, folder, task, merge_adapters(state.model_params), int(state.step))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -164,7 +155,7 @@ class SingleRun:
         """The settings of the run, or of the first replica."""
         return self.training.settings
 
-    @cached_property
+    @functools.cached_property
     def engine(self) -> Engine:
         """The engine that divides the work among devices."""
         return build.build_engine(self.settings)
@@ -249,8 +240,7 @@ class SingleRun:
     def console(self, start: int) -> Console:
         """The progress of a training from step `start` on."""
         metric = selection_metric(self.settings, self.task).removeprefix("-")
-        num_steps = self.settings.train.num_steps
-        return Console(start, num_steps, metric, self.settings.logging.console)
+        return Console(start, self.settings.train.num_steps, metric, self.settings.logging.console)
 
     def is_validated(self, step: int) -> bool:
         """Returns True if an earlier start recorded metrics of the validation split here."""
@@ -261,9 +251,18 @@ class SingleRun:
 
     def scores(self, step: int) -> list[Any]:
         """Validation scores that earlier starts recorded, up to this step."""
-        return hosts.run_on_primary(
-            lambda: recorded_scores(self.workdir, self.settings, self.task, step)
-        )
+        return hosts.run_on_primary(lambda: self.recorded_scores(self.workdir, step))
+
+    def recorded_scores(self, folder: Path, step: int) -> list[float]:
+        """Validation scores in the records of a folder, up to a step."""
+        name = selection_metric(self.settings, self.task)
+        return [score_of(record, name) for record in self.validation_records(folder, step)]
+
+    def validation_records(self, folder: Path, step: int) -> list[dict[str, Any]]:
+        """Records of the validation split in a folder, up to a step."""
+        train = dataclasses.asdict(self.settings.train)
+        records = read_records(folder / METRICS, "valid", step)
+        return [with_losses(record, train) for record in records]
 
     def learning_rate(self, schedule: Callable[[int], Any]) -> Callable[[int], Any]:
         """A function from the number of updates done to the learning rate that is logged."""
@@ -282,8 +281,7 @@ class SingleRun:
     def log_best(self, workdir: str | Path) -> None:
         """Logs the best validation score and where the run is."""
         name = selection_metric(self.settings, self.task)
-        num_steps = self.settings.train.num_steps
-        records = validation_records(self.workdir, self.settings, num_steps)
+        records = self.validation_records(self.workdir, self.settings.train.num_steps)
         finite = [record for record in records if math.isfinite(score_of(record, name))]
         if not finite:
             return
@@ -293,19 +291,6 @@ class SingleRun:
         if "num_all_examples" in record and not name.endswith("loss"):
             best += f", on {record['num_examples']:,} of {record['num_all_examples']:,} examples"
         logger.info("best %s; the run is in %s", best, workdir)
-
-
-def recorded_scores(workdir: Path, settings: Settings, task: Task, step: int) -> list[float]:
-    """Validation scores that a run recorded up to a step."""
-    name = selection_metric(settings, task)
-    return [score_of(record, name) for record in validation_records(workdir, settings, step)]
-
-
-def validation_records(workdir: Path, settings: Settings, step: int) -> list[dict[str, Any]]:
-    """Records of the validation split up to a step."""
-    train = dataclasses.asdict(settings.train)
-    records = read_records(workdir / METRICS, "valid", step)
-    return [with_losses(record, train) for record in records]
 
 
 def fit(run: SingleRun, clock: GoodputTimer, until: int | None = None) -> TrainState:
@@ -338,20 +323,18 @@ def fit(run: SingleRun, clock: GoodputTimer, until: int | None = None) -> TrainS
     fixed = count_frozen(settings.optimizer.frozen, single.params)
     frozen = count_parameters(single.frozen) + fixed
     beside = f", beside {frozen:,} that stay as they are" if frozen else ""
-    trained = count_parameters(single.params) - fixed
-    logger.info("training %s parameters%s", f"{trained:,}", beside)
+    trained = f"{count_parameters(single.params) - fixed:,}"
+    logger.info("training %s parameters%s", trained, beside)
     point = _latest_point(run, abstract)
     if point is not None:
         if _is_finished(run, point, until):
             return point.take_state()
         batches.set_state(point.data_state)
     start_from = run.open_start(single) if point is None else None
-    for message in (
-        describe_unlisted(single.params),
-        unfinished_decay(settings.optimizer, settings.model.d_model, settings.train.num_steps),
-    ):
-        if message:
-            logger.warning(message)
+    unlisted = describe_unlisted(single.params)
+    decay = unfinished_decay(settings.optimizer, settings.model.d_model, settings.train.num_steps)
+    for message in filter(None, (unlisted, decay)):
+        logger.warning(message)
     validate = run.validation()  # before any step: it refuses a split it cannot evaluate
     logger.info("compiling the training step")
     start = time.perf_counter()
@@ -359,7 +342,6 @@ def fit(run: SingleRun, clock: GoodputTimer, until: int | None = None) -> TrainS
         step = engine.compile(train_step, abstract, batch)
     _log_attention(settings.model.attention, attention)
     # The step is compiled in the background, while the first state and the first batches are made.
-    saved = {} if point is None else point.saved_with
     first_point = functools.partial(_first_point, run, init_state, abstract, start_from)
     point = point or first_point()
     batches.start()
@@ -372,8 +354,9 @@ def fit(run: SingleRun, clock: GoodputTimer, until: int | None = None) -> TrainS
             engine.num_replicas * model.flops, settings.model.dtype, step, engine.mesh
         )
     logger.info("compiled in %.1f s", time.perf_counter() - start)
-    if provenance.STEP in saved:
-        logger.info("%s: %s", run.workdir, provenance.compare_bits(checkpoints.provenance, saved))
+    if provenance.STEP in point.saved_with:
+        bits = provenance.compare_bits(checkpoints.provenance, point.saved_with)
+        logger.info("%s: %s", run.workdir, bits)
     limit_kept_memory(buffers)
     make_loop = functools.partial(
         Loop,
@@ -474,32 +457,31 @@ def _latest_point(run: SingleRun, abstract: TrainState) -> _ResumePoint | None:
 
 def _is_finished(run: SingleRun, point: _ResumePoint, until: int | None) -> bool:
     """Returns True if nothing is left to train; logs that, and where training is resumed."""
-    settings = run.settings
-    workdir = run.workdir
-    logger.info("%s continues from step %d", workdir, point.step)
+    step = point.step
+    logger.info("%s continues from step %d", run.workdir, step)
     if point.patience.is_exhausted:
-        message = "%s has ended at step %d, after %s; raise eval.patience for more"
-        logger.info(message, workdir, point.step, point.patience)
-        return True
-    if point.step >= settings.train.num_steps and not point.evaluate_first:
-        message = "%s has finished its %d steps; raise train.num_steps%s for more"
-        too = " and optimizer.decay_steps" if settings.optimizer.decay_steps else ""
-        logger.info(message, workdir, point.step, too)
-        return True
-    if until is not None and point.step >= until and not point.evaluate_first:
-        logger.info("%s is paused at step %d", workdir, point.step)
-        return True
-    return False
+        end = f"has ended at step {step}, after {point.patience}; raise eval.patience for more"
+    elif point.evaluate_first:
+        return False
+    elif step >= run.settings.train.num_steps:
+        too = " and optimizer.decay_steps" if run.settings.optimizer.decay_steps else ""
+        end = f"has finished its {step} steps; raise train.num_steps{too} for more"
+    elif until is not None and step >= until:
+        end = f"is paused at step {step}"
+    else:
+        return False
+    logger.info("%s %s", run.workdir, end)
+    return True
 
 
 def limit_kept_memory(buffers: int) -> None:
     """Returns the memory that compilation used on a CPU; also large freed blocks, if those that are
     kept for the next step (`keep_freed_memory`) could take more than half of the memory."""
     if platform.is_cpu():
-        return_unused_memory()
+        startup.return_unused_memory()
         usable = platform.usable_memory() or 0
         if _FRAGMENTS * buffers > _KEPT_SHARE * usable:
-            return_large_blocks()
+            startup.return_large_blocks()
 
 
 def _train_from(
@@ -507,14 +489,13 @@ def _train_from(
 ) -> TrainState:
     """Runs the loop from a point; returns the portable state after the last step, or `until`."""
     start = point.step
-    logging_config = run.settings.logging
+    settings = run.settings
     with run.log(start) as log:
-        profiler = Profiler(run.workdir / PROFILE, start + 1, logging_config.profile_steps)
+        profiler = Profiler(run.workdir / PROFILE, start + 1, settings.logging.profile_steps)
         loop = make_loop(log=log, profiler=profiler, patience=point.patience)
         state = run.engine.from_portable(point.take_state())
-        num_steps = run.settings.train.num_steps
-        first = point.evaluate_first
-        state = loop.run(state, start, num_steps, until=until, evaluate_start=first)
+        num_steps = settings.train.num_steps
+        state = loop.run(state, start, num_steps, until=until, evaluate_start=point.evaluate_first)
         return run.engine.to_portable(state)
 
 

@@ -48,17 +48,7 @@ from transformer_jax.checkpoints.store import CheckpointConfig, Checkpoints, Pri
 from transformer_jax.errors import BusyError, UserError
 from transformer_jax.logs.records import read_lines, with_losses
 from transformer_jax.parallel import hosts
-from transformer_jax.parallel.hosts import Fingerprint
-from transformer_jax.runtime.files import (
-    PARTIAL,
-    NoLocksError,
-    describe_process,
-    open_locked,
-    parse_json,
-    path_below,
-    read_regular,
-    walk_paths,
-)
+from transformer_jax.runtime import files
 
 logger = logging.getLogger(__name__)
 
@@ -109,10 +99,7 @@ SWEEP = WorkdirKind(
     "sweep",
     ".transformer_jax_sweep",
     (
-        RESULT,
-        SECONDS,
-        VERDICT,
-        JOURNAL,
+        *(RESULT, SECONDS, VERDICT, JOURNAL),
         *(f"{TABLE}.{ending}" for ending in ("txt", "md", "tex", "csv", "png", "pdf", "svg")),
         *(f"{figure}.{ending}" for figure in (DIFFERENCES, CURVES) for ending in ("pdf", "svg")),
     ),
@@ -130,7 +117,9 @@ _LAYOUT = MirrorLayout(
     unit=re.compile(_STEP),
     seal=manifest.MANIFEST,
     mark=re.compile(rf"(^|/)({re.escape(RUN.mark)}|{re.escape(SWEEP.mark)})$"),
-    temporary=re.compile(rf"(^|/)(wandb|{re.escape(PARTIAL)})/|\.partial$|\.orbax-checkpoint-tmp"),
+    temporary=re.compile(
+        rf"(^|/)(wandb|{re.escape(files.PARTIAL)})/|\.partial$|\.orbax-checkpoint-tmp"
+    ),
     damage=manifest.find_damage,
 )
 
@@ -150,7 +139,7 @@ def workdir_path(workdir: str | Path) -> Path:
     _require_regular(path / WANDB)  # the wandb library makes links inside it
     for name in (MARK, *RUN.written):
         _require_regular(path / name)
-        for part in walk_paths(path / name):
+        for part in files.walk_paths(path / name):
             _require_regular(part)
     return path
 
@@ -167,7 +156,7 @@ def require_storable(path: Path) -> None:
 def workdir_within(workdir: Path, name: str) -> Path:
     """The workdir of a replica, or of a sweep's row, in the folder `name` of another workdir."""
     _require_regular(workdir / name)
-    return workdir_path(path_below(workdir, name))
+    return workdir_path(files.path_below(workdir, name))
 
 
 def fetch_files(workdir: str | Path, names: Collection[str]) -> Path:
@@ -250,19 +239,19 @@ def _lock(workdir: Path, kind: WorkdirKind, locks: contextlib.ExitStack, wait: b
     try:
         workdir.mkdir(parents=True, exist_ok=True)
         require_own_folder(workdir, kind)
-        file = locks.enter_context(open_locked(workdir / kind.mark, wait=wait))
+        file = locks.enter_context(files.open_locked(workdir / kind.mark, wait=wait))
     except BlockingIOError as error:
-        holder = read_regular(workdir / kind.mark).decode().strip()
+        holder = files.read_regular(workdir / kind.mark).decode().strip()
         raise BusyError(
             f"{workdir}: {holder or 'another process'} is training there; "
             "wait for it, or choose another --workdir"
         ) from error
-    except NoLocksError as error:
+    except files.NoLocksError as error:
         logger.warning("%s cannot be locked (%s); do not start two runs there", workdir, error)
         return ""
     except OSError as error:
         raise UserError(f"cannot write to {error.filename or workdir}: {error.strerror}") from error
-    content = f"{describe_process()}\n"
+    content = f"{files.describe_process()}\n"
     file.truncate(0)
     file.write(content)
     file.flush()
@@ -270,12 +259,12 @@ def _lock(workdir: Path, kind: WorkdirKind, locks: contextlib.ExitStack, wait: b
     return content
 
 
-def _wait_for_mark(mark: Path, content: str) -> Fingerprint:
+def _wait_for_mark(mark: Path, content: str) -> hosts.Fingerprint:
     """Waits for the mark that process 0 has written; UserError if another one is there."""
     deadline = time.monotonic() + _SECONDS_TO_APPEAR
     while content:
         with contextlib.suppress(OSError, UnicodeDecodeError):
-            if read_regular(mark).decode() == content:
+            if files.read_regular(mark).decode() == content:
                 break
         if time.monotonic() > deadline:
             raise UserError(
@@ -325,7 +314,7 @@ class WorkdirHandle(NamedTuple):
             return contents
 
         for path, content in hosts.run_on_primary(read).items():
-            file = path_below(self.folder, path)
+            file = files.path_below(self.folder, path)
             if not hosts.is_primary():
                 file.parent.mkdir(parents=True, exist_ok=True)
                 file.write_bytes(base64.b64decode(content))
@@ -400,7 +389,7 @@ def read_metrics(workdir: Path) -> list[dict[str, Any]]:
     objects = _read_objects(workdir, METRICS, "metrics")
     train: Mapping[str, Any] = {}
     with contextlib.suppress(OSError, ValueError, AttributeError):
-        train = parse_json(read_regular(workdir / CONFIG)).get("train", {})
+        train = files.parse_json(files.read_regular(workdir / CONFIG)).get("train", {})
     written = [record for record in objects if isinstance(record.get("step"), int)]
     records = [with_losses(record, train) for record in written]
     if not records:
@@ -439,7 +428,7 @@ def read_predictions(workdir: Path, split: str) -> Predictions:
     records = _read_objects(workdir, f"{name}.jsonl", "predictions")
     made_by = {}
     with contextlib.suppress(OSError, ValueError, RecursionError):
-        made_by = parse_json(read_regular(workdir / f"{name}.json"))
+        made_by = files.parse_json(files.read_regular(workdir / f"{name}.json"))
     is_whole = isinstance(made_by, dict) and made_by.keys() >= _MADE_BY
     return Predictions(step, records, made_by if is_whole else {})
 
@@ -450,7 +439,7 @@ def _read_objects(workdir: Path, name: str, content: str) -> list[dict[str, Any]
     try:
         for line in read_lines(workdir / name):
             with contextlib.suppress(ValueError, RecursionError):
-                objects.append(parse_json(line))
+                objects.append(files.parse_json(line))
     except OSError as error:
         raise UserError(f"{workdir} has no {content} to draw: {name}: {error}") from error
     return [item for item in objects if isinstance(item, dict)]
