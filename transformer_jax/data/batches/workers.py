@@ -34,40 +34,6 @@ _SLOTS = 4
 _ALIGNMENT = 64  # bytes: of any dtype, and a line of the processor's cache
 
 
-class Lifeline:
-    """Ends child processes when their parent cuts it or is gone, whatever ended the parent.
-
-    It is a pipe to which nothing is written: reading it returns once the parent's end is closed.
-    Pickled for a process of `multiprocessing`, it becomes the child's end.
-    """
-
-    def __init__(self) -> None:
-        self._parent_end: int | None
-        self._child_end, self._parent_end = os.pipe()
-
-    def cut(self) -> None:
-        """Ends the processes that called `exit_when_cut`. A second call has no effect."""
-        if self._parent_end is not None:
-            os.close(self._parent_end)
-            os.close(self._child_end)
-            self._parent_end = None
-
-    def exit_when_cut(self) -> None:
-        """Makes this process exit with status 1 when the parent cuts the line or is gone."""
-        threading.Thread(target=self._wait, daemon=True).start()
-
-    def _wait(self) -> None:
-        os.read(self._child_end, 1)
-        os._exit(1)
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {"child_end": reduction.DupFd(self._child_end)}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self._child_end = state["child_end"].detach()
-        self._parent_end = None
-
-
 class SharedObject(NamedTuple):
     """Handle of an object in a `SharedFile`.
 
@@ -185,7 +151,7 @@ class PackingWorkers:
         self._num_bytes = max(stream.num_bytes for stream in streams.values())
         self._file = SharedFile.on_disk()
         self._work = self._file.dump(partial(_pack, dict(streams)))
-        self._lifeline = Lifeline()
+        self._processes: list[BaseProcess] = []
 
     def pack(self, starts: Mapping[str, int]) -> Generator[StreamGroups]:
         """Packs like `pack_streams`; the arrays of a result are valid until the next one is taken.
@@ -195,28 +161,24 @@ class PackingWorkers:
         Raises:
           UserError: a process was killed, or an error of `pack_streams`.
         """
-        self.stop()
-        self._lifeline = Lifeline()
-        workers = [self._start({i: starts[i] for i in part}) for part in self._parts]
-        try:
+        with _ended(self._processes):
+            parts = [self._start({i: starts[i] for i in part}) for part in self._parts]
             while True:
-                groups = dict(chain.from_iterable(next(taken).items() for _, taken in workers))
+                groups = dict(chain.from_iterable(next(part).items() for part in parts))
                 yield {i: groups[i] for i in self._numbers}  # in the order of `streams`
-        finally:
-            self.stop()
-            for process, _ in workers:
-                process.join()
 
     def stop(self) -> None:
         """Ends the processes; a thread that waits for a result gets an error."""
-        self._lifeline.cut()
+        for process in self._processes:
+            process.kill()
 
-    def _start(self, starts: Mapping[str, int]) -> tuple[BaseProcess, Iterator[StreamGroups]]:
+    def _start(self, starts: Mapping[str, int]) -> Iterator[StreamGroups]:
         memory = SharedFile.in_memory(_SLOTS * self._num_bytes * len(starts))
         ours, theirs = _SPAWN.Pipe()
         with theirs:  # closed here, so that `ours` ends with the process
-            process = _start(self._lifeline, self._file, self._work, starts, memory, theirs)
-        return process, _take(process, memory, ours)
+            process = _start(self._file, self._work, starts, memory, theirs)
+        self._processes.append(process)
+        return _take(process, memory, ours)
 
 
 def _take(
@@ -276,34 +238,47 @@ def helper_processes(work: Callable[[], object], count: int) -> Iterator[None]:
       work: pickled once for all processes, with its arrays.
       count: number of processes; possibly 0.
     """
-    if not count:
-        yield
-        return
-    file = SharedFile.on_disk()
-    lifeline = Lifeline()
-    stored = file.dump(work)
-    processes = []
-    try:
+    processes: list[BaseProcess] = []
+    with _ended(processes):
+        if count:
+            file = SharedFile.on_disk()
+            stored = file.dump(work)
         for _ in range(count):
-            processes.append(_start(lifeline, file, stored))
+            processes.append(_start(file, stored))
+        yield
+
+
+@contextlib.contextmanager
+def _ended(processes: list[BaseProcess]) -> Iterator[None]:
+    """Ends the processes that the block adds to a list, and empties it."""
+    try:
         yield
     finally:
-        lifeline.cut()
+        for process in processes:
+            process.kill()
         for process in processes:
             process.join()
+        processes.clear()
 
 
-def _start(lifeline: Lifeline, file: SharedFile, work: SharedObject, *args: Any) -> BaseProcess:
+def _start(file: SharedFile, work: SharedObject, *args: Any) -> BaseProcess:
     """Calls an object of a file in a new process."""
-    process = _SPAWN.Process(target=_run, args=(lifeline, file, work, *args), daemon=True)
+    process = _SPAWN.Process(target=_run, args=(file, work, *args), daemon=True)
     process.start()
     return process
 
 
-def _run(lifeline: Lifeline, file: SharedFile, work: SharedObject, *args: Any) -> None:
+def _run(file: SharedFile, work: SharedObject, *args: Any) -> None:
     # The process ends with its parent, and not by signals to the process group.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    lifeline.exit_when_cut()
+    threading.Thread(target=_exit_after_parent, daemon=True).start()
     jax.config.update("jax_platforms", "cpu")
     file.load(work)(*args)
+
+
+def _exit_after_parent() -> None:
+    parent = multiprocessing.parent_process()
+    assert parent
+    parent.join()
+    os._exit(1)
