@@ -275,6 +275,33 @@ the templates of SmolLM2 and Qwen, which differ in the system turn and in reason
 3 (Grattafiori et al. 2024), Gemma, Mistral 0.1, Phi-3 and Zephyr."""
 
 
+_JINJA = r"""
+{%- if adds_first_token -%} {{- bos_token -}} {%- endif -%}
+{{- begin -}}
+{%- if default_system and messages[0].role != 'system' -%}
+  {%- set has_input = messages | length > 1 and messages[1].role == 'input' -%}
+  {{- turns.system[0] ~ default_system[1 if has_input else 0] ~ turns.system[1] -}}
+{%- endif -%}
+{%- for message in messages if message.role in turns -%}
+  {%- set content = message.content | trim if trims else message.content -%}
+  {%- if thinks and message.role == 'assistant' -%}
+    {%- set parts = content.split('</think>') -%}
+    {%- set reasoning = '' -%}
+    {%- if parts | length > 1 -%}
+      {%- set reasoning = parts[0].rstrip('\n').split('<think>')[-1].strip('\n') -%}
+      {%- set content = parts[-1].lstrip('\n') -%}
+    {%- endif -%}
+    {%- if loop.last -%}
+      {%- set content = '<think>\n' ~ reasoning ~ '\n</think>\n\n' ~ content.lstrip('\n') -%}
+    {%- endif -%}
+  {%- endif -%}
+  {{- turns[message.role][0] ~ content ~ turns[message.role][1] -}}
+{%- endfor -%}
+{{- prompt if add_generation_prompt else end -}}
+"""
+"""`Template.render` in Jinja, after the template's fields."""
+
+
 def chat_template(template: Template, adds_first_token: bool = False) -> str:
     """Jinja template with which transformers' `apply_chat_template` renders the same text as
     `Template.render`.
@@ -284,63 +311,17 @@ def chat_template(template: Template, adds_first_token: bool = False) -> str:
     Args:
       adds_first_token: start with `bos_token`, as `ChatTokenizer.adds_first_token` says.
     """
-    content = "message['content'] | trim" if template.trims else "message['content']"
-    contents = dict.fromkeys((SYSTEM, USER, INPUT, ASSISTANT), f"({content})")
-    if template.thinks:
-        contents[ASSISTANT] = f"({_jinja_reasoning(content)})"
-    turns = {
-        role: _jinja_turn(getattr(template, role), contents[role])
-        for role in contents
-        if role in template.roles
+    system = template.default_system if template.system is not None else None
+    values = {
+        "turns": {role: template.markup(role) for role in template.roles},
+        "begin": template.begin,
+        "prompt": template.markup(ASSISTANT).prefix,
+        "end": template.end,
+        "default_system": [system, template.default_system_with_input or system] if system else [],
+        "trims": template.trims,
+        "thinks": template.thinks,
+        "adds_first_token": adds_first_token,
     }
-    cases = "".join(
-        f"{{% {'elif' if i else 'if'} message['role'] == {_jinja_literal(role)} %}}{text}"
-        for i, (role, text) in enumerate(turns.items())
-    )
-    prompt = _jinja_text(template.markup(ASSISTANT).prefix)
-    end = f"{{% else %}}{_jinja_text(template.end)}" if template.end else ""
-    return (
-        ("{{ bos_token }}" if adds_first_token else "")
-        + _jinja_text(template.begin)
-        + _jinja_default_system(template)
-        + f"{{% for message in messages %}}{cases}{{% endif %}}{{% endfor %}}"
-        + f"{{% if add_generation_prompt %}}{prompt}{end}{{% endif %}}"
-    )
-
-
-def _jinja_reasoning(content: str) -> str:
-    """`_with_reasoning` of the Jinja expression `content`."""
-    has_block = f"'{_THOUGHT}' in {content}"
-    newline = "'\\n'"
-    text = f"({content}).split('{_THOUGHT}')[-1].lstrip({newline}) if {has_block} else {content}"
-    before = f"({content}).split('{_THOUGHT}')[0].rstrip({newline})"
-    block = f"{before}.split('{_THINK}')[-1].strip({newline}) if {has_block} else ''"
-    whole = f"'{_THINK}\\n' + ({block}) + '\\n{_THOUGHT}\\n\\n' + ({text}).lstrip({newline})"
-    return f"({whole}) if loop.last else ({text})"
-
-
-def _jinja_default_system(template: Template) -> str:
-    """The system turn of conversations without one."""
-    if template.default_system is None or template.system is None:
-        return ""
-    text = _jinja_turn(template.system, _jinja_literal(template.default_system))
-    if template.default_system_with_input is not None:
-        other = _jinja_turn(template.system, _jinja_literal(template.default_system_with_input))
-        with_input = "messages | length > 1 and messages[1]['role'] == 'input'"
-        text = f"{{% if {with_input} %}}{other}{{% else %}}{text}{{% endif %}}"
-    return f"{{% if messages[0]['role'] != 'system' %}}{text}{{% endif %}}"
-
-
-def _jinja_turn(turn: str, content: str) -> str:
-    """A turn with the value of the Jinja expression `content`."""
-    prefix, _, suffix = turn.partition(CONTENT)
-    return f"{_jinja_text(prefix)}{{{{ {content} }}}}{_jinja_text(suffix)}"
-
-
-def _jinja_text(text: str) -> str:
-    parts = [_jinja_literal(part) for part in text.split(EOS)]
-    return f"{{{{ {' + eos_token + '.join(parts)} }}}}" if text else ""
-
-
-def _jinja_literal(text: str) -> str:
-    return json.dumps(text, ensure_ascii=False)
+    literals = {name: json.dumps(value, ensure_ascii=False) for name, value in values.items()}
+    fields = [f"{{%- set {name} = {literal} -%}}" for name, literal in literals.items()]
+    return "\n".join(fields).replace(EOS, '" ~ eos_token ~ "') + _JINJA
