@@ -9,7 +9,7 @@ import pytest
 from tests.data.writing import write
 from tests.refusals import assert_refused
 from transformer_jax.data.config import DataConfig
-from transformer_jax.data.sets import labeled_sets, pair_sets
+from transformer_jax.data.sets.public import GLUE_TASKS
 from transformer_jax.data.sources import SOURCES, open_corpora, open_split
 from transformer_jax.errors import UserError
 
@@ -217,7 +217,6 @@ def test_the_corpora_of_a_split_have_names(tmp_path):
 
 
 def test_sets_have_the_splits_that_their_modules_read():
-    assert {name: SOURCES[name].splits for name in labeled_sets.GLUE_TASKS} == {
-        name: tuple(task.files) for name, task in labeled_sets.GLUE_TASKS.items()
+    assert {name: SOURCES[name].splits for name in GLUE_TASKS} == {
+        name: tuple(task.files) for name, task in GLUE_TASKS.items()
     }
-    assert pair_sets.SCAN_SETS.keys() == {name for name in SOURCES if name.startswith("scan")}

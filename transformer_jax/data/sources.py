@@ -83,10 +83,10 @@ def _user_rows(path: str, keys: Sequence[str]) -> SourceSet:
 _LABELED = ("train", "valid")
 """Splits of GLUE's tasks whose labels are public."""
 
-_multi30k = functools.partial(_public, "pair_sets:open_multi30k", _PAIR)
-_tatoeba = functools.partial(_public, "pair_sets:open_tatoeba", _PAIR)
-_scan = functools.partial(_public, "pair_sets:open_scan", _PAIR)
-_glue = functools.partial(_public, "labeled_sets:open_glue", _LABELED_TEXT)
+_multi30k = functools.partial(_public, "public:open_multi30k", _PAIR)
+_tatoeba = functools.partial(_public, "public:open_tatoeba", _PAIR)
+_scan = functools.partial(_public, "public:open_scan", _PAIR)
+_glue = functools.partial(_public, "public:open_glue", _LABELED_TEXT)
 
 _TABLE = SourceSet(
     _imported("files.table:open_table"),
@@ -121,9 +121,9 @@ SOURCES: Registry[SourceSet] = Registry(
             reads=(*_FILES, *_ROWS, "data.documents", "data.text_field", "data.block_megabytes"),
             keys=_TEXT,
         ),
-        "tiny_shakespeare": _public("text_sets:open_tiny_shakespeare", _TEXT),
-        "wikitext2": _public("text_sets:open_wikitext2", _TEXT),
-        "gutenberg": _public("text_sets:open_gutenberg", _TEXT),
+        "tiny_shakespeare": _public("public:open_tiny_shakespeare", _TEXT),
+        "wikitext2": _public("public:open_wikitext2", _TEXT),
+        "gutenberg": _public("public:open_gutenberg", _TEXT),
         "table": _TABLE,
         "labeled_tsv": _TABLE,  # its name in earlier configs
         "sst2": _glue(_LABELED, name="sst2"),
@@ -135,20 +135,20 @@ SOURCES: Registry[SourceSet] = Registry(
             reads=_FILES,
             keys=_TAGGED_TEXT,
         ),
-        "pos_gum": _public("labeled_sets:open_pos", _TAGGED_TEXT),
+        "pos_gum": _public("public:open_pos", _TAGGED_TEXT),
         "bracketed_trees": SourceSet(
             _imported("files.trees:open_bracketed"),
             reads=(*_FILES, "data.remove_traces", "data.remove_function_tags"),
             keys=_PAIR,
         ),
-        "gum_const": _public("labeled_sets:open_const", _PAIR),
+        "gum_const": _public("public:open_const", _PAIR),
         "conversations": _user_rows("json_lines:read_conversations", _CONVERSATION),
         "answers": _user_rows("json_lines:read_answers", _PAIR),
         "preferences": _user_rows(
             "json_lines:read_preferences", (*_CONVERSATION, "chosen", "rejected")
         ),
         "choices": _user_rows("json_lines:read_choices", ("context", "choices", "answer", "text")),
-        "alpaca": _public("text_sets:open_alpaca", _CONVERSATION),
+        "alpaca": _public("public:open_alpaca", _CONVERSATION),
         "hf_dataset": SourceSet(
             _imported("sets.libraries:open_hf"),
             reads=("data.dir", *_ROWS, "data.block_megabytes", *(f"data.{name}" for name in _HF)),

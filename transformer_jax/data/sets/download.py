@@ -10,7 +10,7 @@ import tempfile
 import urllib.request
 from collections.abc import Iterator, Mapping
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from http.client import HTTPException, HTTPResponse
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -111,7 +111,7 @@ class PublicSet:
     """
 
     name: str
-    files: Mapping[str, RemoteFile]
+    files: Mapping[str, RemoteFile] = field(default_factory=dict)
     source: str = ""
 
     def path(self, file_name: str, folder: str | None = None) -> str:
