@@ -131,7 +131,7 @@ SOURCES: Registry[SourceSet] = Registry(
         "mrpc": _glue(name="mrpc"),
         "rte": _glue(_LABELED, name="rte"),
         "tagged_words": SourceSet(
-            functools.partial(open_files, read=_imported("files.tsv:read_tagged_words")),
+            functools.partial(open_files, read=_imported("files.trees:read_tagged_words")),
             reads=_FILES,
             keys=_TAGGED_TEXT,
         ),

@@ -17,7 +17,7 @@ from transformer_jax.data.files.json_lines import read_choices, read_conversatio
 from transformer_jax.data.files.lines import TextLines, expand_paths
 from transformer_jax.data.files.pairs import drop_blank, read_aligned, read_json_lines, read_tsv
 from transformer_jax.data.files.text import open_blocks, read_documents
-from transformer_jax.data.files.tsv import read_tagged_words
+from transformer_jax.data.files.trees import read_tagged_words
 from transformer_jax.data.sources import open_split
 
 GZIP = gzip.compress(b"some text\n" * 100)
