@@ -18,7 +18,6 @@ import itertools
 import logging
 from collections.abc import Buffer, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
-from itertools import batched
 from pathlib import Path
 from types import FunctionType
 from typing import BinaryIO, Literal
@@ -206,18 +205,13 @@ class _Encoding:
         """Encodes all parts, in a random order: processes rarely encode the same one."""
         numbers = np.random.default_rng().permutation(self.num_parts)
         for i in tqdm(numbers, "tokens", unit="part", delay=BAR_AFTER_SECONDS, disable=None):
-            if not self._part_path(i).exists():
-                self._part(i)
-
-    def _part_path(self, number: int) -> Path:
-        return self.folder / "parts" / f"{number:05}"
+            self._part(i)
 
     def _part(self, number: int) -> np.ndarray:
         """Sizes of a range of documents, then each document with a separator after it, int32."""
-        content = remake(
-            self._part_path(number), self.folder.name, functools.partial(self._encode_part, number)
-        )
-        return np.frombuffer(content, np.int32)
+        path = self.folder / "parts" / f"{number:05}"
+        encode = functools.partial(self._encode_part, number)
+        return np.frombuffer(remake(path, self.folder.name, encode), np.int32)
 
     def _range(self, number: int) -> range:
         count = len(self.documents)
@@ -324,16 +318,11 @@ def _content(source: object) -> Iterator[Buffer]:
 
 def _digest_of_examples(documents: Corpus) -> bytes:
     digest = hashlib.sha256()
-    texts = (document["text"] for document in documents)
-    with tqdm(
-        total=len(documents), desc="text", unit="doc", delay=BAR_AFTER_SECONDS, disable=None
-    ) as bar:
-        for chunk in batched(texts, 1024):
-            encoded = [text.encode(*_TEXT_ENCODING) for text in chunk]
-            # With the sizes, the same text divided into other documents has another digest.
-            digest.update(np.array([len(text) for text in encoded], np.int64))
-            digest.update(b"".join(encoded))
-            bar.update(len(chunk))
+    for document in tqdm(documents, "text", unit="doc", delay=BAR_AFTER_SECONDS, disable=None):
+        text = document["text"].encode(*_TEXT_ENCODING)
+        # With the sizes, the same text divided into other documents has another digest.
+        digest.update(len(text).to_bytes(8))
+        digest.update(text)
     return digest.digest()
 
 
