@@ -17,7 +17,6 @@ import logging
 import math
 import weakref
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import grain
@@ -32,14 +31,8 @@ from transformer_jax.data.batches.order import (
     WindowedBlocks,
     endless_order,
 )
-from transformer_jax.data.batches.packing import (
-    Batch,
-    Packer,
-    StreamGroups,
-    pack_streams,
-)
+from transformer_jax.data.batches.packing import Batch, Packer, StreamGroups, pack_streams
 from transformer_jax.data.batches.windows import Slices
-from transformer_jax.data.examples import RandomAccess
 from transformer_jax.errors import UserError
 from transformer_jax.runtime import platform
 
@@ -349,8 +342,8 @@ class StackedBatches(Iterator[Batch]):
 
     def digest(self, streams: Mapping[str, Mapping[str, int]]) -> np.ndarray:
         """`batches_digest` of each replica."""
-        states = [replica_state(streams, i) for i in range(len(self._replicas))]
-        return np.array([batches_digest(state) for state in states])
+        count = len(self._replicas)
+        return np.array([batches_digest(replica_state(streams, i)) for i in range(count)])
 
     @property
     def seen(self) -> np.ndarray:
@@ -373,25 +366,14 @@ def replica_state(state: Mapping[str, Any], index: int) -> dict[str, Any]:
     }
 
 
-@dataclass(frozen=True)
-class EvalBatches(RandomAccess[Batch]):
-    """One pass over a source, in memory.
+class EvalBatches(list[Batch]):
+    """Packed batches of one pass over a source, all of one shape.
 
     Attributes:
-      batches: packed batches, all of one shape.
-      seen: number of examples of the source.
-      overlong: number of them left out because a feature is longer than a row.
+      overlong: number of examples left out because a feature is longer than a row.
     """
 
-    batches: tuple[Batch, ...]
-    seen: int
-    overlong: int
-
-    def __len__(self) -> int:
-        return len(self.batches)
-
-    def item(self, index: int) -> Batch:
-        return self.batches[index]
+    overlong = 0
 
 
 def train_batches[Item](
@@ -471,15 +453,14 @@ def eval_batches[Item](
         raise UserError("no examples to evaluate: the source is empty")
     examples = OrderedFeatures(source, range(len(source)), preprocess, seed=0)
     packer = Packer(examples, lengths, rows)
-    batches = []
+    batches = EvalBatches()
     index = 0
-    overlong = 0
     while index < len(examples):
         group = packer.pack(index)
         batches.append(group.arrays)
+        batches.overlong += group.overlong
         index = group.end
-        overlong += group.overlong
-    return EvalBatches(tuple(batches), seen=index, overlong=overlong)
+    return batches
 
 
 def feature_sizes(
