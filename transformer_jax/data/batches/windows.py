@@ -53,15 +53,10 @@ class TokenStream:
 
         Raises:
           UserError: all documents are empty.
-          ValueError: the number of tokens does not match the sizes.
         """
         if not np.any(sizes):
             raise UserError("the text is empty: there is no token to predict")
         next_starts = np.cumsum(sizes + separator_size)
-        if len(tokens) != 1 + next_starts[-1]:
-            raise ValueError(
-                f"{len(tokens)} tokens do not match the sizes of {len(sizes)} documents"
-            )
         starts = next_starts - sizes - separator_size
         ends = starts + sizes + 1
         return cls(tokens[: ends[-1] + 1], starts, ends)

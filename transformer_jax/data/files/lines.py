@@ -71,8 +71,7 @@ class TextLines(RandomAccess[str]):
         self.path = os.fspath(path)
         self.content: mmap.mmap | memoryview = _map_into_memory(self.path, once)
         self._first = len(codecs.BOM_UTF8) if self.content[:3] == codecs.BOM_UTF8 else 0
-        self._ends = _line_ends(self.content)  # [N], index of each line end
-        self._check_utf8()
+        self._ends = _line_ends(self.content, self.path)
 
     def __len__(self) -> int:
         return len(self._ends)
@@ -112,22 +111,6 @@ class TextLines(RandomAccess[str]):
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
         self.content = memoryview(state["content"])
-
-    def _check_utf8(self) -> None:
-        start = 0
-        size = len(self.content)
-        while start < size:
-            # Whole lines, so that no character is split.
-            last = np.searchsorted(self._ends, min(start + _CHUNK_BYTES, size - 1))
-            stop = int(self._ends[last]) + 1
-            try:
-                bytes(self.content[start:stop]).decode()
-            except UnicodeDecodeError as error:
-                number = np.searchsorted(self._ends, start + error.start) + 1
-                raise UserError(
-                    f"{self.path}, line {number}: not UTF-8 ({error.reason}); convert it to UTF-8"
-                ) from error
-            start = stop
 
 
 def paragraphs(lines: TextLines) -> np.ndarray:
@@ -242,12 +225,24 @@ def _copied(content: BinaryIO | gzip.GzipFile, path: str) -> mmap.mmap:
         return _mapped(copy, path)
 
 
-def _line_ends(data: mmap.mmap) -> np.ndarray:
-    """Index of each line feed, and of the end of the file if the last line has none."""
+def _line_ends(content: mmap.mmap, path: str) -> np.ndarray:
+    """Index of each line feed, and of the end of the file if the last line has none; UserError if
+    the file is not UTF-8."""
     ends: list[np.ndarray] = []  # at least one: empty files are refused before
-    for start in range(0, len(data), _CHUNK_BYTES):
-        chunk = np.frombuffer(data[start : start + _CHUNK_BYTES], np.uint8)
-        ends.append(np.flatnonzero(chunk == ord("\n")) + start)
-    if data[len(data) - 1 :] != b"\n":
-        ends.append(np.array([len(data)]))
+    size = len(content)
+    decoder = codecs.getincrementaldecoder("utf-8")()
+    for start in range(0, size, _CHUNK_BYTES):
+        chunk = content[start : start + _CHUNK_BYTES]
+        ends.append(start + np.flatnonzero(np.frombuffer(chunk, np.uint8) == ord("\n")))
+        split, _ = decoder.getstate()  # bytes of a character that continues in this chunk
+        try:
+            decoder.decode(chunk, final=start + _CHUNK_BYTES >= size)
+        except UnicodeDecodeError as error:
+            position = start - len(split) + error.start
+            number = np.searchsorted(np.concatenate(ends), position) + 1
+            raise UserError(
+                f"{path}, line {number}: not UTF-8 ({error.reason}); convert it to UTF-8"
+            ) from error
+    if content[size - 1] != ord("\n"):
+        ends.append(np.array([size]))
     return np.concatenate(ends)
