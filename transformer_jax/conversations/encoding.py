@@ -233,19 +233,15 @@ class ConversationSplitter:
 
     def report(self, count: int) -> None:
         """Logs a warning for each kind of loss; `count` is the number of all conversations."""
-        for number, message in (
-            (
-                self.num_split,
-                f"are longer than a row of {self.max_length} tokens (data.max_length), and were "
-                "split between their turns",
+        row = f"a row of {self.max_length} tokens (data.max_length)"
+        messages = {
+            f"are longer than {row}, and were split between their turns": self.num_split,
+            f"were shortened: a question and its answer take more than {row}, and are left out": (
+                self.num_shortened
             ),
-            (
-                self.num_shortened,
-                "were shortened: a question and its answer take more than a row of "
-                f"{self.max_length} tokens (data.max_length), and are left out",
-            ),
-            *((number, f"are left out: {reason}") for reason, number in self.rejected.items()),
-        ):
+            **{f"are left out: {reason}": number for reason, number in self.rejected.items()},
+        }
+        for message, number in messages.items():
             if number:
                 logger.warning("%d of %d conversations %s", number, count, message)
 

@@ -101,9 +101,8 @@ def read_tagged_words(path: str) -> Corpus:
             problem = _problem_of(lines[i].split("\t"))
             if problem:
                 raise UserError(f"{path}, line {i + 1}: {problem}; write word<tab>tag, two columns")
-    return Parsed(
-        sentences, lambda span: _tagged_example(lines[i].split("\t") for i in range(*span))
-    )
+    spans = sentences.tolist()
+    return Parsed(spans, lambda span: _tagged_example(lines[i].split("\t") for i in range(*span)))
 
 
 def _problem_of(columns: Sequence[str]) -> str | None:
