@@ -142,7 +142,14 @@ def test_weights_that_are_not_positive_or_exclude_another_field_are_rejected():
     weights = ("0,1", "-1,2", "one", "nan,1", "inf,1", "", "1e300,1e-300")
     table = {f"weights is {text!r}": partial(DataConfig, weights=text) for text in weights}
     both = partial(DataConfig, weights="2,1", num_train_examples=5)
-    assert_refused(table | {"exclude each other": both})
+    blocks = partial(DataConfig, block_megabytes=1.0, num_train_examples=5)
+    assert_refused(
+        table
+        | {
+            "weights and num_train_examples exclude each other": both,
+            "num_train_examples and block_megabytes exclude each other": blocks,
+        }
+    )
 
 
 @pytest.mark.parametrize(

@@ -172,19 +172,15 @@ def open_split(config: DataConfig, split: str) -> Corpus:
       UserError: the set or split does not exist, its files are missing or cannot be used, or the
         number of weights or folders does not match the corpora or sets.
     """
-    sets = find_sets(config.name)
-    if split not in sets[0].splits:
+    splits = find_sets(config.name)[0].splits
+    if split not in splits:
         raise MissingSplitError(
-            f"{config.name} has no split {split!r}: choose one of {', '.join(sets[0].splits)}"
+            f"{config.name} has no split {split!r}: choose one of {', '.join(splits)}"
         )
     configs = _config_per_set(config)
     if split != "train":
-        return _concatenate(sets[0].open(configs[0], split))
-    corpora = [
-        corpus
-        for source_set, set_config in zip(sets, configs, strict=True)
-        for corpus in source_set.open(set_config, split)
-    ]
+        return _concatenate(_open(configs[0], split))
+    corpora = [corpus for of_set in configs for corpus in _open(of_set, split)]
     if len(corpora) > 1 and any(isinstance(corpus, TextBlocks) for corpus in corpora):
         raise UserError(
             "data.block_megabytes: text in blocks cannot be combined with other sets; leave them "
@@ -198,10 +194,6 @@ def open_split(config: DataConfig, split: str) -> Corpus:
             f"data.weights has {len(weights)} numbers, but {config.name} has {len(corpora)} corpora"
         )
     corpora = _with_tags(corpora, config)
-    if config.num_train_examples and isinstance(corpora[0], TextBlocks):
-        raise UserError(
-            "data.num_train_examples cannot be combined with data.block_megabytes: leave one out"
-        )
     return _first(_concatenate(corpora, weights), config.num_train_examples)
 
 
@@ -220,23 +212,18 @@ def _with_tags(corpora: list[Corpus], config: DataConfig) -> list[Corpus]:
             "data.tags: each training example has a tag, and other splits have none; write tags "
             "into the text that is evaluated or predicted"
         )
-    tagged: list[Corpus] = []
-    for corpus, side_and_tag in zip(corpora, tags, strict=True):
-        if not side_and_tag:
-            tagged.append(corpus)
-            continue
-        if isinstance(corpus, TextBlocks):
-            raise UserError("data.tags cannot be combined with data.block_megabytes")
-        sides = corpus[0].keys()
-        default = "source" if "source" in sides else "text"
-        stated, _, tag = side_and_tag.rpartition(":")
-        side = stated or default
-        if side not in sides:
-            raise UserError(
-                f"data.tags: {config.name} has no {side}, but {' and '.join(sorted(sides))}"
-            )
-        tagged.append(Parsed(corpus, functools.partial(tag_example, side, tag)))
-    return tagged
+    return [_with_tag(*pair, config.name) for pair in zip(corpora, tags, strict=True)]
+
+
+def _with_tag(corpus: Corpus, side_and_tag: str, name: str) -> Corpus:
+    if not side_and_tag:
+        return corpus
+    sides = corpus[0].keys()
+    stated, _, tag = side_and_tag.rpartition(":")
+    side = stated or ("source" if "source" in sides else "text")
+    if side not in sides:
+        raise UserError(f"data.tags: {name} has no {side}, but {' and '.join(sorted(sides))}")
+    return Parsed(corpus, functools.partial(tag_example, side, tag))
 
 
 def tag_example(side: str, tag: str, example: Example) -> Example:
@@ -253,14 +240,10 @@ def open_corpora(config: DataConfig, split: str) -> dict[str, Corpus]:
     Raises:
       UserError: as `open_split`, or there is only one corpus.
     """
-    sets = find_sets(config.name)
     configs = _config_per_set(config)
-    if len(sets) > 1:
-        return {
-            set_config.name: _concatenate(source_set.open(set_config, split))
-            for source_set, set_config in zip(sets, configs, strict=True)
-        }
-    corpora = sets[0].open(configs[0], split)
+    if len(configs) > 1:
+        return {of_set.name: _concatenate(_open(of_set, split)) for of_set in configs}
+    corpora = _open(configs[0], split)
     if len(corpora) == 1:
         raise UserError(
             f"the split {split!r} of {config.name} is one corpus; set several sets or files"
@@ -302,6 +285,12 @@ def _config_per_set(config: DataConfig) -> list[DataConfig]:
         dataclasses.replace(config, name=name, dir=folder or None)
         for name, folder in zip(names, folders, strict=True)
     ]
+
+
+def _open(config: DataConfig, split: str) -> Sequence[Corpus]:
+    """Corpora of a config of one set."""
+    (source_set,) = find_sets(config.name)
+    return source_set.open(config, split)
 
 
 def _concatenate(corpora: Sequence[Corpus], weights: tuple[float, ...] | None = None) -> Corpus:
