@@ -15,7 +15,7 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple, NoReturn
 
 from transformer_jax.conversations.turns import ASSISTANT, INPUT, SYSTEM, USER, Conversation, Turn
@@ -119,19 +119,19 @@ class Template:
         """
         if self.system is None and conversation[0].role == SYSTEM:
             raise ValueError("the template has no system turn; leave it out")
-        turns = [*self._default_system_turn(conversation), *conversation]
+        turns = list(conversation)
+        if self.default_system is not None and turns[0].role != SYSTEM:
+            has_input = len(turns) > 1 and turns[1].role == INPUT
+            with_input = self.default_system_with_input if has_input else None
+            turns.insert(0, Turn(SYSTEM, with_input or self.default_system))
         if self.input is None:
             turns = self.join_inputs(turns)
         if self.trims:
             turns = [turn._replace(content=turn.content.strip()) for turn in turns]
-        if self.thinks:
-            last = len(turns) - 1
-            turns = [
-                turn._replace(content=_with_reasoning(turn.content, i == last))
-                if turn.role == ASSISTANT
-                else turn
-                for i, turn in enumerate(turns)
-            ]
+        for i, turn in enumerate(turns):
+            if self.thinks and turn.role == ASSISTANT:
+                content = _with_reasoning(turn.content, is_last=i == len(turns) - 1)
+                turns[i] = turn._replace(content=content)
         return tuple(turns)
 
     @staticmethod
@@ -144,13 +144,6 @@ class Template:
             else:
                 joined.append(turn)
         return joined
-
-    def _default_system_turn(self, conversation: Conversation) -> Iterator[Turn]:
-        if conversation[0].role == SYSTEM or self.default_system is None:
-            return
-        has_input = len(conversation) > 1 and conversation[1].role == INPUT
-        with_input = self.default_system_with_input if has_input else None
-        yield Turn(SYSTEM, with_input or self.default_system)
 
     def render(self, conversation: Conversation, add_generation_prompt: bool = False) -> str:
         """Text of a conversation; "{eos}" is not replaced.
@@ -197,11 +190,10 @@ def _with_reasoning(answer: str, is_last: bool) -> str:
     """An answer of a template that `thinks`, with its block of reasoning if it is the last."""
     reasoning = ""
     text = answer
-    if _THOUGHT in answer:
-        # As in Qwen3's template: up to the first end of a block, and after the last.
-        before = answer.split(_THOUGHT)[0].rstrip("\n")
-        reasoning = before.split(_THINK)[-1].strip("\n")
-        text = answer.split(_THOUGHT)[-1].lstrip("\n")
+    parts = answer.split(_THOUGHT)
+    if len(parts) > 1:  # as in Qwen3's template: up to the first end of a block, and after the last
+        reasoning = parts[0].rstrip("\n").split(_THINK)[-1].strip("\n")
+        text = parts[-1].lstrip("\n")
     if not is_last:
         return text
     text = text.lstrip("\n")

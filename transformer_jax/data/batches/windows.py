@@ -206,12 +206,9 @@ def find_slices(
     """
     if not isinstance(items, Corpora):
         return slices_of(items)
-    parts = []
-    for part in items.parts:
-        slices = slices_of(part)
-        if slices is None:
-            return None
-        parts.append(slices)
+    parts = list(filter(None, map(slices_of, items.parts)))
+    if len(parts) < len(items.parts):
+        return None
     return {
         feature: CorporaSlices([part[feature] for part in parts], items.starts[:-1])
         for feature in parts[0]
