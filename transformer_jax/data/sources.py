@@ -7,6 +7,7 @@ A split opens as one or more corpora: sequences of examples with random access, 
 
 import dataclasses
 import functools
+import itertools
 import logging
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
@@ -260,12 +261,9 @@ def _first(examples: Corpus, count: int | None) -> Corpus:
     if count is None:
         return examples
     if count > len(examples):
-        is_running_text = len(examples) and examples[0].keys() == {"text"}
-        unit = (
-            "documents: it counts the documents of running text (data.documents says what one is)"
-            if is_running_text
-            else "examples"
-        )
+        unit = "examples"
+        if len(examples) and examples[0].keys() == {"text"}:
+            unit = "documents: it counts those of running text (data.documents says what one is)"
         raise UserError(f"data.num_train_examples is {count}, but there are {len(examples)} {unit}")
     return Selection(examples, np.arange(count))
 
@@ -274,16 +272,14 @@ def _config_per_set(config: DataConfig) -> list[DataConfig]:
     """Config of each set in `config.name`, with its own name and folder."""
     names = config.name.split(",")
     folders = (config.dir or "").split(",")
-    if len(folders) == 1:
-        folders *= len(names)
-    if len(folders) != len(names):
+    if len(folders) not in (1, len(names)):
         raise UserError(
             f"data.dir names {len(folders)} folders, data.name {len(names)} sets: "
             "set one folder for all, or one for each set, in order"
         )
     return [
         dataclasses.replace(config, name=name, dir=folder or None)
-        for name, folder in zip(names, folders, strict=True)
+        for name, folder in zip(names, itertools.cycle(folders), strict=False)
     ]
 
 
