@@ -245,22 +245,18 @@ def token_key(tokenizer_digest: str, documents: Corpus, tokenizer: Tokenizer, fi
     Raises:
       _UnknownError: the tokenizer's class is in no file.
     """
-    libraries = [f"{name} {importlib.metadata.version(name)}" for name in _LIBRARIES]
-    parts = [_FORMAT, tokenizer_digest, _code_digest(tokenizer), first, tokenizer.specials.eos]
-    digest = hashlib.sha256(repr([*parts, *libraries]).encode())
-    digest.update(text_digest(documents))
-    return digest.hexdigest()[:32]
-
-
-def _code_digest(tokenizer: Tokenizer) -> str:
-    """Digest of `_SOURCES` and of the file of the tokenizer's class, which may be a user's."""
-    files = [path for pattern in _SOURCES for path in sorted(_PACKAGE.glob(pattern))]
+    code = [path for pattern in _SOURCES for path in sorted(_PACKAGE.glob(pattern))]
     reads_text = getattr(tokenizer, "base", tokenizer)  # of an `ExtendedTokenizer`
     try:
-        files.append(Path(inspect.getfile(type(reads_text))))
+        code.append(Path(inspect.getfile(type(reads_text))))  # which may be a user's
     except (OSError, TypeError) as error:  # defined in a notebook, where it may change
         raise _UnknownError from error
-    return hashlib.sha256(b"".join(path.read_bytes() for path in files)).hexdigest()
+    code_digest = hashlib.sha256(b"".join(path.read_bytes() for path in code)).hexdigest()
+    libraries = [f"{name} {importlib.metadata.version(name)}" for name in _LIBRARIES]
+    parts = [_FORMAT, tokenizer_digest, code_digest, first, tokenizer.specials.eos, *libraries]
+    digest = hashlib.sha256(repr(parts).encode())
+    digest.update(text_digest(documents))
+    return digest.hexdigest()[:32]
 
 
 class _UnknownError(Exception):
@@ -275,7 +271,12 @@ def text_digest(documents: Corpus) -> bytes:
         for piece in _content(documents):
             digest.update(piece)
     except _UnknownError:
-        return _digest_of_examples(documents)
+        digest = hashlib.sha256()
+        for document in tqdm(documents, "text", unit="doc", delay=BAR_AFTER_SECONDS, disable=None):
+            text = document["text"].encode(*_TEXT_ENCODING)
+            # With the sizes, the same text divided into other documents has another digest.
+            digest.update(len(text).to_bytes(8))
+            digest.update(text)
     return digest.digest()
 
 
@@ -314,16 +315,6 @@ def _content(source: object) -> Iterator[Buffer]:
                 yield from _content(getattr(source, field.name))
         case _:
             raise _UnknownError
-
-
-def _digest_of_examples(documents: Corpus) -> bytes:
-    digest = hashlib.sha256()
-    for document in tqdm(documents, "text", unit="doc", delay=BAR_AFTER_SECONDS, disable=None):
-        text = document["text"].encode(*_TEXT_ENCODING)
-        # With the sizes, the same text divided into other documents has another digest.
-        digest.update(len(text).to_bytes(8))
-        digest.update(text)
-    return digest.digest()
 
 
 @dataclass(frozen=True, repr=False)
@@ -431,22 +422,20 @@ def tokenize_pairs(
     Raises:
       UserError: a folder that the user configured has no room for the tokens.
     """
-    return map_corpora(examples, functools.partial(_tokenize_corpus, tokenizers, cache))
 
+    def tokenize(corpus: Corpus) -> Sequence[Features]:
+        streams = {}
+        for side in _SIDES:
+            tokenizer = tokenizers.text(side)
+            texts = Parsed(corpus, functools.partial(_side_example, side))
+            digest = tokenizers.sha256.get(side)
+            stream = cache.read_or_encode(texts, tokenizer, digest, first=tokenizer.specials.eos)
+            if stream is None:
+                return LazyPairs(corpus, tokenizers)
+            streams[side] = stream
+        return CachedPairs(streams)
 
-def _tokenize_corpus(
-    tokenizers: Tokenizers, cache: TokenCache, examples: Corpus
-) -> Sequence[Features]:
-    streams = {}
-    for side in _SIDES:
-        tokenizer = tokenizers.text(side)
-        texts = Parsed(examples, functools.partial(_side_example, side))
-        digest = tokenizers.sha256.get(side)
-        stream = cache.read_or_encode(texts, tokenizer, digest, first=tokenizer.specials.eos)
-        if stream is None:
-            return LazyPairs(examples, tokenizers)
-        streams[side] = stream
-    return CachedPairs(streams)
+    return map_corpora(examples, tokenize)
 
 
 def _side_example(side: str, pair: Example) -> Example:
