@@ -195,9 +195,7 @@ class FixedFeatures(dict[int, Features]):
       room: bytes that may still be added.
     """
 
-    def __init__(self, room: int = 2**27) -> None:
-        super().__init__()
-        self.room = room
+    room = 2**27
 
     def __reduce__(self) -> tuple[type, tuple[()]]:
         return FixedFeatures, ()  # each process keeps those of its own examples

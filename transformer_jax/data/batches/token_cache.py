@@ -14,8 +14,8 @@ import functools
 import hashlib
 import importlib.metadata
 import inspect
-import itertools
 import logging
+from array import array
 from collections.abc import Buffer, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -187,9 +187,9 @@ class _Encoding:
 
     def _stream(self, content: memoryview) -> TokenStream:
         logger.info("tokens of %s from %s", counted(len(self.documents), "document"), self.folder)
-        array = np.frombuffer(content, np.int32)
-        sizes = array[: len(self.documents)].astype(np.int64)
-        return TokenStream.from_sizes(array[len(sizes) :], sizes, len(self._separator))
+        values = np.frombuffer(content, np.int32)
+        sizes = values[: len(self.documents)].astype(np.int64)
+        return TokenStream.from_sizes(values[len(sizes) :], sizes, len(self._separator))
 
     def make(self, helpers: int) -> TokenStream:
         """Encodes the stream with `helpers` more processes."""
@@ -343,21 +343,25 @@ class LazyPairs(RandomAccess[Features]):
 
     Args:
       examples: pairs {"source": str, "target": str}.
-      room: tokens from which on all are forgotten.
     """
 
-    def __init__(self, examples: Corpus, tokenizers: Tokenizers, room: int = 2**25):
+    room = 2**25
+    """Tokens from which on all are forgotten."""
+
+    def __init__(self, examples: Corpus, tokenizers: Tokenizers):
         self._examples = examples
         self._tokenizers = tokenizers
-        self._room = room
-        # Source and target of a pair follow each other in one array. Place 0 stays empty, so that
-        # a pair which ends there is not encoded.
-        self._tokens = np.zeros(1, np.int32)
-        self._used = 1
-        self._borders = np.zeros((len(examples), 3), np.int32)  # start, end of the source, end
+        self._forget()
 
-    def __reduce__(self) -> tuple[type, tuple[Corpus, Tokenizers, int]]:
-        return LazyPairs, (self._examples, self._tokenizers, self._room)
+    def _forget(self) -> None:
+        # Source and target of a pair follow each other. Place 0 stays empty, so that a pair which
+        # ends there is not encoded.
+        self._tokens = array("i", [0])
+        # Start, end of the source, end of each pair.
+        self._borders = np.zeros((len(self._examples), 3), np.int32)
+
+    def __reduce__(self) -> tuple[type, tuple[Corpus, Tokenizers]]:
+        return LazyPairs, (self._examples, self._tokenizers)
 
     def __len__(self) -> int:
         return len(self._examples)
@@ -376,35 +380,29 @@ class LazyPairs(RandomAccess[Features]):
 
     def take(self, places: np.ndarray, mode: Literal["clip"]) -> np.ndarray:
         """`np.ndarray.take` of the tokens so far."""
-        return self._tokens.take(places, mode=mode)
+        return np.frombuffer(self._tokens, np.int32).take(places, mode=mode)
 
     def _ranges(self, side: int, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Starts and ends in `_tokens`, int32 [n] each."""
-        if self._used > self._room:
-            self._used = 1
-            self._borders[:] = 0
-        self._encode(indices[self._borders[indices, -1] == 0])
+        if len(self._tokens) > self.room:
+            self._forget()
+        missing = indices[self._borders[indices, -1] == 0].tolist()
+        if missing:
+            self._encode(missing)
         borders = self._borders[indices]
         return borders[:, side], borders[:, side + 1]
 
-    def _encode(self, indices: np.ndarray) -> None:
-        if not len(indices):
-            return
-        examples = [self._examples[i] for i in indices.tolist()]
+    def _encode(self, indices: Sequence[int]) -> None:
+        examples = [self._examples[i] for i in indices]
         sides = [
             encode_batch(self._tokenizers.text(side), [example[side] for example in examples])
             for side in _SIDES
         ]
-        texts = [tokens for pair in zip(*sides, strict=True) for tokens in pair]
-        ends = self._used + np.cumsum([len(tokens) for tokens in texts]).reshape(-1, 2)
-        used = int(ends[-1, -1])
-        if used > len(self._tokens):
-            more = max(used, 2 * len(self._tokens)) - len(self._tokens)
-            self._tokens = np.append(self._tokens, np.zeros(more, np.int32))
-        self._tokens[self._used : used] = list(itertools.chain.from_iterable(texts))
-        self._borders[indices, 1:] = ends
-        self._borders[indices, 0] = np.append(self._used, ends[:-1, 1])
-        self._used = used
+        for index, source, target in zip(indices, *sides, strict=True):
+            start = len(self._tokens)
+            middle = start + len(source)
+            self._borders[index] = (start, middle, middle + len(target))
+            self._tokens.extend([*source, *target])
 
 
 def tokenize_pairs(
