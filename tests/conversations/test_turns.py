@@ -6,7 +6,7 @@ from functools import partial
 import pytest
 
 from tests.refusals import assert_refused
-from transformer_jax.conversations import (
+from transformer_jax.conversations.turns import (
     Turn,
     check_answered,
     check_unanswered,

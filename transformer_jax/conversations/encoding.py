@@ -3,6 +3,7 @@
 
 import dataclasses
 import functools
+import itertools
 import logging
 import re
 from collections import Counter
@@ -273,5 +274,5 @@ def split_exchanges(conversation: Conversation) -> tuple[Conversation, list[Conv
     """Splits off the system turn, if any, and groups each question with its input and answer."""
     system = conversation[:1] if conversation[0].role == SYSTEM else ()
     starts = [i for i, turn in enumerate(conversation) if turn.role == USER]
-    ends = [*starts[1:], len(conversation)]
-    return system, [conversation[start:end] for start, end in zip(starts, ends, strict=True)]
+    spans = itertools.pairwise([*starts, len(conversation)])
+    return system, [conversation[start:end] for start, end in spans]

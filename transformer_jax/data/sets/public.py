@@ -53,14 +53,13 @@ from transformer_jax.errors import UserError
 logger = logging.getLogger(__name__)
 
 
-def _pinned(url: str, table: str) -> dict[str, RemoteFile]:
-    """Files of a set by name, from lines NAME SIZE SHA256; the URL has "{}" for each NAME."""
-    files = {}
-    for line in table.strip().splitlines():
-        name, size, sha256 = line.split()
-        remote = RemoteFile(url.format(name), int(size), sha256)
-        files[remote.url.rpartition("/")[2].removesuffix(".gz")] = remote
-    return files
+def _pinned(file: str, url: str, table: str) -> dict[str, RemoteFile]:
+    """Files of a set by name, from lines NAME SIZE SHA256; "{}" in `file` and `url` is the NAME."""
+    rows = [line.split() for line in table.strip().splitlines()]
+    return {
+        file.format(name): RemoteFile(url.format(name), int(size), sha256)
+        for name, size, sha256 in rows
+    }
 
 
 _MULTI30K_URL = (
@@ -82,7 +81,7 @@ _MULTI30K_PINS = """
     test_2016_flickr.fr 22310 6d326e188d259fb1d04ac19eae3af956559b3a0b93d7635e56c90987c40c8b90
 """
 
-MULTI30K = PublicSet("multi30k", _pinned(_MULTI30K_URL, _MULTI30K_PINS))
+MULTI30K = PublicSet("multi30k", _pinned("{}", _MULTI30K_URL, _MULTI30K_PINS))
 
 
 def open_multi30k(
@@ -182,6 +181,7 @@ _SCAN_PERIOD = 20  # one of 20 training examples is for validation
 SCAN = PublicSet(
     "scan",
     _pinned(
+        "tasks_{}_simple.txt",
         f"{_SCAN_URL}simple_split/tasks_{{}}_simple.txt",
         """
     train 3267938 941bb8a088c5f53ceff12fde902dc008933cf0c4203cc672c47b5f79d73262dd
@@ -189,6 +189,7 @@ SCAN = PublicSet(
     """,
     )
     | _pinned(
+        "tasks_{}_length.txt",
         f"{_SCAN_URL}length_split/tasks_{{}}_length.txt",
         """
     train 2723418 b034212dc7cf87ce62f3a067dd6ad49c4d5cd18d51d615d13825516bcb1ebbc2
@@ -196,6 +197,7 @@ SCAN = PublicSet(
     """,
     )
     | _pinned(
+        "tasks_{}_addprim_jump.txt",
         f"{_SCAN_URL}add_prim_split/tasks_{{}}_addprim_jump.txt",
         """
     train 2579619 e3c78485692e028eed4205e1b8b3fd0e785ef2c12d45b5b89204dadf5b239e23
@@ -249,17 +251,13 @@ TINY_SHAKESPEARE = PublicSet(
 )
 """About 40,000 lines of Shakespeare's plays (Karpathy 2015, char-rnn). Public domain."""
 
-_WIKITEXT2_PINS = {  # size in bytes and SHA-256
-    "train": (10797148, "9e9fa1ad55b1c2c95b08e37dd8e653f638fac2c6de904b79e813611eefbc985f"),
-    "valid": (1121681, "f0737ed31fc1329026e95cb8b98e19c2a182c39c240ab909dc31abf2f8af58e8"),
-    "test": (1256449, "d790b833ef8cf03a90db7bf1271b7520b83c45ce07ba3c1a9699df81e239eca0"),
-}
+_WIKITEXT2_PINS = """
+    train 10797148 9e9fa1ad55b1c2c95b08e37dd8e653f638fac2c6de904b79e813611eefbc985f
+    valid 1121681 f0737ed31fc1329026e95cb8b98e19c2a182c39c240ab909dc31abf2f8af58e8
+    test 1256449 d790b833ef8cf03a90db7bf1271b7520b83c45ce07ba3c1a9699df81e239eca0
+"""
 WIKITEXT2 = PublicSet(
-    name="wikitext2",
-    files={
-        f"wiki.{split}.tokens": RemoteFile(f"{_PYTORCH_EXAMPLES}{split}.txt", *pin)
-        for split, pin in _WIKITEXT2_PINS.items()
-    },
+    "wikitext2", _pinned("wiki.{}.tokens", f"{_PYTORCH_EXAMPLES}{{}}.txt", _WIKITEXT2_PINS)
 )
 """Wikipedia articles, tokenized, rare words as <unk>: 2,051,910, 213,886 and 241,211 words.
 
