@@ -10,6 +10,7 @@ rows come from. So the batches are the same for any number of processes, and any
 from a saved state, which is little more than an index into each stream.
 """
 
+import contextlib
 import dataclasses
 import hashlib
 import json
@@ -17,6 +18,7 @@ import logging
 import math
 import weakref
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import grain
@@ -100,29 +102,46 @@ class BatchIterator:
         }
         initial = {"group_start": 0, "handed_out": 0, "seen": 0, "overlong": 0, "digest": 0}
         self._state = {i: dict(initial) for i in self._streams}
-        self._groups: Generator[StreamGroups] | None = None
-        self._batches: list[Batch] = []  # batches of the current groups that are not returned yet
+        self._batches: Generator[Batch] | None = None
         self.set_workers(num_workers)
         if num_workers > len(self._streams):
             message = "only %d of %d data workers have rows to pack; a batch has %d rows"
             logger.warning(message, len(self._streams), num_workers, packer.rows)
 
     def __next__(self) -> Batch:
+        self._batches = self._batches or self._from_state()
         try:
-            groups = self._groups or self._start()
-            if not self._batches:
-                self._take(next(groups))
+            return next(self._batches)
         except Exception:
             self.close()  # so that another call fails in the same way
             raise
-        batch = self._batches.pop(0)
-        for number, stream in enumerate(self._state.values()):
-            stream["handed_out"] += 1
-            first = number * self._stream_rows
-            rows = slice(first, first + self._stream_rows)
-            # A position that an older version saved has no digest.
-            stream["digest"] = _add_rows(stream.get("digest", 0), batch, rows)
-        return {name: array[self._rows] for name, array in batch.items()}
+
+    def _from_state(self) -> Generator[Batch]:
+        """The batches that follow, without end."""
+        starts = {i: stream["group_start"] for i, stream in self._state.items()}
+        pack = self._workers.pack if self._workers else partial(pack_streams, self._streams)
+        returned = next(iter(self._state.values()))["handed_out"]  # the same for each stream
+        with contextlib.closing(pack(starts)) as packed:
+            for groups in packed:
+                if not returned:  # else resumed within these groups
+                    self._begin(groups)
+                for batch in self._split_groups(groups)[returned:]:
+                    for number, stream in enumerate(self._state.values()):
+                        stream["handed_out"] += 1
+                        first = number * self._stream_rows
+                        rows = slice(first, first + self._stream_rows)
+                        # A position that an older version saved has no digest.
+                        stream["digest"] = _add_rows(stream.get("digest", 0), batch, rows)
+                    yield {name: array[self._rows] for name, array in batch.items()}
+                returned = 0
+
+    def _begin(self, groups: StreamGroups) -> None:
+        for i, group in groups.items():
+            stream = self._state[i]
+            stream["group_start"] = stream["seen"]
+            stream["seen"] = group.end
+            stream["overlong"] += group.overlong
+            stream["handed_out"] = 0
 
     def get_state(self) -> dict[str, dict[str, int]]:
         return {i: dict(stream) for i, stream in self._state.items()}
@@ -155,31 +174,9 @@ class BatchIterator:
 
     def close(self) -> None:
         """Ends the worker processes; the next batch starts them again."""
-        if self._groups:
-            self._groups.close()
-        self._groups = None
-        self._batches = []
-
-    def _start(self) -> Generator[StreamGroups]:
-        starts = {i: stream["group_start"] for i, stream in self._state.items()}
-        if self._workers:
-            groups = self._workers.pack(starts)
-        else:
-            groups = pack_streams(self._streams, starts)
-        self._groups = groups
-        returned = next(iter(self._state.values()))["handed_out"]  # the same for each stream
-        if returned:  # resumed within the groups
-            self._batches = self._split_groups(next(groups))[returned:]
-        return groups
-
-    def _take(self, groups: StreamGroups) -> None:
-        self._batches = self._split_groups(groups)
-        for i, group in groups.items():
-            stream = self._state[i]
-            stream["group_start"] = stream["seen"]
-            stream["seen"] = group.end
-            stream["overlong"] += group.overlong
-            stream["handed_out"] = 0
+        if self._batches:
+            self._batches.close()
+        self._batches = None
 
     def _split_groups(self, groups: StreamGroups) -> list[Batch]:
         """Distributes the rows of the groups, whole streams, over batches in turn, since first fit
