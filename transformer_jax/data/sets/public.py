@@ -31,7 +31,7 @@ import hashlib
 import logging
 import os
 import re
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -152,16 +152,15 @@ def assign_splits(pairs: Iterable[Sequence[str]]) -> list[str]:
     shape = (len(numbers), len(numbers))
     graph = scipy.sparse.coo_array((np.ones(len(edges)), (starts, ends)), shape)
     _, groups = scipy.sparse.csgraph.connected_components(graph, directed=False)
-    members = defaultdict(list)
-    for index, start in enumerate(starts):
-        members[groups[start]].append(index)
-    splits = ["train"] * len(firsts)
-    for group in members.values():
-        if len(group) <= _LARGEST_HELD_OUT:
-            split = _split_of(min(firsts[index] for index in group))
-            for index in group:
-                splits[index] = split
-    return splits
+    group_of = groups[starts]
+    sizes = np.bincount(group_of)
+    names: dict[int, str] = {}  # the first side of each group
+    for group, first in zip(group_of.tolist(), firsts, strict=True):
+        names[group] = min(first, names.get(group, first))
+    return [
+        _split_of(names[group]) if sizes[group] <= _LARGEST_HELD_OUT else "train"
+        for group in group_of.tolist()
+    ]
 
 
 def _normalize(text: str) -> str:
