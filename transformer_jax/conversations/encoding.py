@@ -205,21 +205,21 @@ class ConversationSplitter:
         system, exchanges = split_exchanges(conversation)
         self.num_split += len(exchanges) > 1
         rows: list[EncodedConversation] = []
-        row_turns: list[Turn] = []  # of the last row; empty if no exchange may follow in it
+        row_turns: Conversation = ()  # of the last row; empty if no exchange may follow in it
         is_shortened = False
         for exchange in exchanges:
             longer = self._encode_row((*system, *row_turns, *exchange))
             if row_turns and self._fits(longer):
                 rows[-1] = longer
-                row_turns = [*row_turns, *exchange]
+                row_turns += exchange
                 continue
             alone = self._encode_row((*system, *exchange))
             if self._fits(alone):
                 rows.append(alone)
-                row_turns = [*exchange]
+                row_turns = exchange
             else:
                 is_shortened = True
-                row_turns = []
+                row_turns = ()
         self.num_shortened += is_shortened
         return [row for row in rows if any(row.loss_mask)]
 

@@ -76,6 +76,9 @@ class BatchIterator:
     starts, the number of batches of the group that were returned, and a digest of all of its rows
     in the batches returned so far. A resumed iterator packs the group again.
 
+    Attributes:
+      packers: of the streams that this process packs, by number.
+
     Args:
       packer: packs the rows of a batch of all processes; its examples are endless.
       shard: (index, count) of this process.
@@ -94,19 +97,19 @@ class BatchIterator:
         self._stream_rows = stream_rows
         self._batches_in_group = max(1, _OPEN_ROWS // stream_rows)
         group_rows = stream_rows * self._batches_in_group
-        self._streams = {
+        self.packers = {
             str(i): dataclasses.replace(
                 packer, examples=packer.examples.shard(i, num_streams), rows=group_rows
             )
             for i in numbers
         }
         initial = {"group_start": 0, "handed_out": 0, "seen": 0, "overlong": 0, "digest": 0}
-        self._state = {i: dict(initial) for i in self._streams}
+        self._state = {i: dict(initial) for i in self.packers}
         self._batches: Generator[Batch] | None = None
         self.set_workers(num_workers)
-        if num_workers > len(self._streams):
+        if num_workers > len(self.packers):
             message = "only %d of %d data workers have rows to pack; a batch has %d rows"
-            logger.warning(message, len(self._streams), num_workers, packer.rows)
+            logger.warning(message, len(self.packers), num_workers, packer.rows)
 
     def __next__(self) -> Batch:
         self._batches = self._batches or self._from_state()
@@ -119,7 +122,7 @@ class BatchIterator:
     def _from_state(self) -> Generator[Batch]:
         """The batches that follow, without end."""
         starts = {i: stream["group_start"] for i, stream in self._state.items()}
-        pack = self._workers.pack if self._workers else partial(pack_streams, self._streams)
+        pack = self._workers.pack if self._workers else partial(pack_streams, self.packers)
         returned = next(iter(self._state.values()))["handed_out"]  # the same for each stream
         with contextlib.closing(pack(starts)) as packed:
             for groups in packed:
@@ -147,16 +150,11 @@ class BatchIterator:
         return {i: dict(stream) for i, stream in self._state.items()}
 
     def set_state(self, state: Mapping[str, Mapping[str, int]]) -> None:
-        for i in self._streams:
+        for i in self.packers:
             if i not in state:
                 raise UserError(f"the saved position in the data has no stream {i}")
         self.close()
-        self._state = {i: dict(state[i]) for i in self._streams}
-
-    @property
-    def num_streams(self) -> int:
-        """Streams that this process packs."""
-        return len(self._streams)
+        self._state = {i: dict(state[i]) for i in self.packers}
 
     def set_workers(self, count: int) -> None:
         """Packs with this many worker processes from the next group on; 0: with a thread."""
@@ -165,7 +163,7 @@ class BatchIterator:
         if count:
             from transformer_jax.data.batches.workers import PackingWorkers
 
-            self._workers = PackingWorkers(self._streams, count)
+            self._workers = PackingWorkers(self.packers, count)
 
     def stop(self) -> None:
         """Ends the worker processes; a thread that waits for a batch gets an error."""
@@ -226,7 +224,7 @@ class TrainBatches(Iterator[Batch]):
     def __init__(self, streams: BatchIterator, num_workers: int = 0, most_workers: int = 0):
         self._streams = streams
         self._num_workers = num_workers
-        self._most_workers = min(most_workers, streams.num_streams)
+        self._most_workers = min(most_workers, len(streams.packers))
         self._batches = grain.experimental.ThreadPrefetchDatasetIterator(
             streams, _PREFETCHED_BATCHES
         )

@@ -66,13 +66,8 @@ def open_text(config: DataConfig, split: str) -> Sequence[Corpus]:
         if not config.train_text:
             raise UserError("data.train_text is not set: text needs the path of a text file")
         return [open_blocks(config, config.train_text.split(","))]
-    read = partial(
-        read_documents,
-        documents=config.documents,
-        column=config.text_field,
-        on_bad_row=config.on_bad_row,
-    )
-    return open_files(config, split, read)
+    options = (config.documents, config.text_field, config.on_bad_row)
+    return open_files(config, split, lambda path: read_documents(path, *options))
 
 
 def read_documents(

@@ -156,9 +156,7 @@ class PublicSet:
 
 def _data_root() -> Path:
     root = os.environ.get("TRANSFORMER_JAX_DATA")
-    if root:
-        return Path(os.path.expanduser(root))
-    folder = cache_folder("data")
+    folder = Path(os.path.expanduser(root)) if root else cache_folder("data")
     if folder is None:
         raise UserError("there is no home folder to store data in: set TRANSFORMER_JAX_DATA")
     return folder
