@@ -77,15 +77,13 @@ class Template:
     def __post_init__(self) -> None:
         for role in self.roles:
             text = getattr(self, role)
+            problem = ""
             if text.count(CONTENT) != 1:
-                raise ValueError(
-                    f"the template's {role} turn is {text!r}: write {CONTENT} once, where the "
-                    "turn's content goes"
-                )
-            if not self.markup(role).suffix:
-                raise ValueError(
-                    f"the template's {role} turn is {text!r}: add text after {CONTENT} that ends it"
-                )
+                problem = f"write {CONTENT} once, where the turn's content goes"
+            elif not self.markup(role).suffix:
+                problem = f"add text after {CONTENT} that ends it"
+            if problem:
+                raise ValueError(f"the template's {role} turn is {text!r}: {problem}")
         sample = _SAMPLE if self.system is not None else _SAMPLE[1:]
         if not self.is_unambiguous(self.complete_turns(sample)):
             raise ValueError(
