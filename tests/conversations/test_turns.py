@@ -6,7 +6,7 @@ from functools import partial
 import pytest
 
 from tests.refusals import assert_refused
-from transformer_jax.conversations import (
+from transformer_jax.conversations.turns import (
     Turn,
     check_answered,
     check_unanswered,
@@ -78,7 +78,7 @@ REFUSED = [
     ({"instruction": "a", "output": 3}, '"output" is no text'),
     ({"messages": []}, '"messages" is not a list of turns'),
     ({"messages": "hello"}, '"messages" is not a list of turns'),
-    ({"messages": [{"role": "user"}]}, 'turn 1 has no text "content"'),
+    ({"messages": [{"role": "user"}]}, 'turn 1: no text "content"'),
     (messages(("tool", "a")), "turn 1: unknown role 'tool'; known: system, user"),
     (messages(("assistant", "a")), "turn 1, of role assistant, comes first"),
     (messages(("user", "a"), ("user", "b")), "turn 2, of role user, follows one of role user"),

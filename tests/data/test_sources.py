@@ -9,7 +9,7 @@ import pytest
 from tests.data.writing import write
 from tests.refusals import assert_refused
 from transformer_jax.data.config import DataConfig
-from transformer_jax.data.sets import labeled_sets, pair_sets
+from transformer_jax.data.sets.public import GLUE_TASKS
 from transformer_jax.data.sources import SOURCES, open_corpora, open_split
 from transformer_jax.errors import UserError
 
@@ -142,7 +142,14 @@ def test_weights_that_are_not_positive_or_exclude_another_field_are_rejected():
     weights = ("0,1", "-1,2", "one", "nan,1", "inf,1", "", "1e300,1e-300")
     table = {f"weights is {text!r}": partial(DataConfig, weights=text) for text in weights}
     both = partial(DataConfig, weights="2,1", num_train_examples=5)
-    assert_refused(table | {"exclude each other": both})
+    blocks = partial(DataConfig, block_megabytes=1.0, num_train_examples=5)
+    assert_refused(
+        table
+        | {
+            "weights and num_train_examples exclude each other": both,
+            "num_train_examples and block_megabytes exclude each other": blocks,
+        }
+    )
 
 
 @pytest.mark.parametrize(
@@ -217,7 +224,6 @@ def test_the_corpora_of_a_split_have_names(tmp_path):
 
 
 def test_sets_have_the_splits_that_their_modules_read():
-    assert {name: SOURCES[name].splits for name in labeled_sets.GLUE_TASKS} == {
-        name: tuple(task.files) for name, task in labeled_sets.GLUE_TASKS.items()
+    assert {name: SOURCES[name].splits for name in GLUE_TASKS} == {
+        name: tuple(task.files) for name, task in GLUE_TASKS.items()
     }
-    assert pair_sets.SCAN_SETS.keys() == {name for name in SOURCES if name.startswith("scan")}

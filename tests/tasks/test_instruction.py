@@ -119,7 +119,7 @@ def test_lines_that_ask_nothing_are_refused(task, params):
         (answered, "line 1: the last turn is not the user's"),
         ("the dog\nA: yes", "line 1: a turn contains text that looks like the template's markup"),
         ("the old man " * 40, r"line 1: the question has \d+ tokens .* \(data.max_length is 64\)"),
-        ('{"messages": [{"role": "x", "content": "a"}]}', "line 1: turn 1: unknown role 'x'"),
+        ('{"messages": [{"role": "x", "content": "a"}]}', "turn 1: unknown role 'x'"),
     ):
         with pytest.raises(UserError, match=why):
             next(task.predict(params, [line], GREEDY))

@@ -4,18 +4,14 @@
 from transformer_jax.conversations.templates import MODEL, TEMPLATES, Template, chat_template
 from transformer_jax.conversations.turns import (
     ASSISTANT,
-    CONVERSATION_KEYS,
     SYSTEM,
     USER,
     Conversation,
     NothingToLearn,
     Turn,
-    check_answered,
     check_unanswered,
     conversation_from_json,
     conversation_to_json,
-    encoder_source,
-    join_contents,
     parse_conversation,
     parse_request,
 )

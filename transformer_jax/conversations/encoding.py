@@ -3,10 +3,11 @@
 
 import dataclasses
 import functools
+import itertools
 import logging
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -32,13 +33,8 @@ class EncodedConversation(NamedTuple):
     loss_mask: list[bool]
 
 
-class _Segment(NamedTuple):
-    """Text that is tokenized on its own, or one special token."""
-
-    text: str
-    special: int | None
-    in_loss: bool
-    is_answer: bool = False
+type _Part = tuple[str, int | None]
+"""A text, and the special token after it, if there is one."""
 
 
 @dataclass(frozen=True)
@@ -79,13 +75,12 @@ class ChatTokenizer:
     def encode(self, conversation: Conversation) -> EncodedConversation:
         """Encodes a conversation with its answers. Raises ValueError if a turn contains text that
         looks like the template's markup."""
-        return self._encode_segments(self._segments(self._checked_turns(conversation)))
+        return self._encode_turns(conversation, then="")
 
     def encode_prompt(self, conversation: Conversation) -> list[int]:
         """Encodes a conversation up to the first token of its next answer; errors as `encode`."""
         prefix = self.template.markup(ASSISTANT).prefix
-        turns = self._checked_turns(conversation)
-        return self._encode_segments([*self._segments(turns), *self._split_markup(prefix)]).tokens
+        return self._encode_turns(conversation, then=prefix).tokens
 
     def encode_answer(self, conversation: Conversation, text: str) -> list[int]:
         """Encodes an answer as the continuation of `encode_prompt`, with the token that ends it;
@@ -120,55 +115,53 @@ class ChatTokenizer:
             raise ValueError("a turn contains text that looks like the template's markup")
         return turns
 
-    def _segments(self, turns: Conversation) -> Iterator[_Segment]:
-        yield from self._split_markup(self.template.begin)
-        for turn in turns:
-            prefix, suffix = self.template.markup(turn.role)
-            yield from self._split_markup(prefix)
-            if turn.role != ASSISTANT:
-                yield _Segment(turn.content, None, in_loss=False)
-                yield from self._split_markup(suffix)
-                continue
-            yield _Segment(turn.content, None, turn.is_learned, is_answer=True)
-            end = self._specials.match(suffix)
-            assert end
-            yield _Segment(end[0], self.answer_end, turn.is_learned)
-            yield from self._split_markup(suffix[end.end() :])
-
-    def _split_markup(self, text: str) -> Iterator[_Segment]:
-        """Splits the template's text at its special tokens."""
-        position = 0
-        for match in self._specials.finditer(text):
-            yield _Segment(text[position : match.start()], None, in_loss=False)
-            yield _Segment(match[0], self._ids[match[0]], in_loss=False)
-            position = match.end()
-        yield _Segment(text[position:], None, in_loss=False)
-
-    def _encode_segments(self, segments: Iterable[_Segment]) -> EncodedConversation:
-        """Encodes adjacent text outside of the loss together, and each answer on its own.
+    def _encode_turns(self, conversation: Conversation, then: str) -> EncodedConversation:
+        """Encodes turns and the markup that follows them: adjacent text outside of answers
+        together, and each answer on its own.
 
         Libraries encode the whole text together. An answer is separate here, because generation
         starts after the tokens of the prompt.
         """
         tokens: list[int] = []
         loss_mask: list[bool] = []
-        texts: list[str] = []  # adjacent, outside of the loss
 
         def add(ids: list[int], in_loss: bool) -> None:
             tokens.extend(ids)
             loss_mask.extend([in_loss] * len(ids))
 
+        parts = self._split_markup(self.template.begin)  # since the last answer
         if self.adds_first_token:
-            add([self.tokenizer.specials.first], False)
-        for text, special, in_loss, is_answer in segments:
-            if special is None and not is_answer:
-                texts.append(text)
+            parts.insert(0, ("", self.tokenizer.specials.first))
+        for turn in self._checked_turns(conversation):
+            prefix, suffix = self.template.markup(turn.role)
+            parts += self._split_markup(prefix)
+            if turn.role != ASSISTANT:
+                parts += [(turn.content, None), *self._split_markup(suffix)]
                 continue
-            add(encode_plain(self.tokenizer, "".join(texts)), False)
-            texts.clear()
-            add(encode_plain(self.tokenizer, text) if special is None else [special], in_loss)
-        add(encode_plain(self.tokenizer, "".join(texts)), False)
+            add(self._encode_parts(parts), False)
+            add([*encode_plain(self.tokenizer, turn.content), self.answer_end], turn.is_learned)
+            parts = self._split_markup(self._specials.sub("", suffix, count=1))
+        add(self._encode_parts([*parts, *self._split_markup(then)]), False)
         return EncodedConversation(tokens, loss_mask)
+
+    def _split_markup(self, text: str) -> list[_Part]:
+        """Splits the template's text at its special tokens."""
+        parts: list[_Part] = []
+        position = 0
+        for match in self._specials.finditer(text):
+            parts.append((text[position : match.start()], self._ids[match[0]]))
+            position = match.end()
+        return [*parts, (text[position:], None)]
+
+    def _encode_parts(self, parts: Iterable[_Part]) -> list[int]:
+        tokens: list[int] = []
+        text = ""
+        for before, special in parts:
+            text += before
+            if special is not None:
+                tokens += [*encode_plain(self.tokenizer, text), special]
+                text = ""
+        return tokens + encode_plain(self.tokenizer, text)
 
 
 @dataclasses.dataclass
@@ -212,21 +205,21 @@ class ConversationSplitter:
         system, exchanges = split_exchanges(conversation)
         self.num_split += len(exchanges) > 1
         rows: list[EncodedConversation] = []
-        row_turns: list[Turn] = []  # of the last row; empty if no exchange may follow in it
+        row_turns: Conversation = ()  # of the last row; empty if no exchange may follow in it
         is_shortened = False
         for exchange in exchanges:
             longer = self._encode_row((*system, *row_turns, *exchange))
             if row_turns and self._fits(longer):
                 rows[-1] = longer
-                row_turns = [*row_turns, *exchange]
+                row_turns += exchange
                 continue
             alone = self._encode_row((*system, *exchange))
             if self._fits(alone):
                 rows.append(alone)
-                row_turns = [*exchange]
+                row_turns = exchange
             else:
                 is_shortened = True
-                row_turns = []
+                row_turns = ()
         self.num_shortened += is_shortened
         return [row for row in rows if any(row.loss_mask)]
 
@@ -241,19 +234,15 @@ class ConversationSplitter:
 
     def report(self, count: int) -> None:
         """Logs a warning for each kind of loss; `count` is the number of all conversations."""
-        for number, message in (
-            (
-                self.num_split,
-                f"are longer than a row of {self.max_length} tokens (data.max_length), and were "
-                "split between their turns",
+        row = f"a row of {self.max_length} tokens (data.max_length)"
+        messages = {
+            f"are longer than {row}, and were split between their turns": self.num_split,
+            f"were shortened: a question and its answer take more than {row}, and are left out": (
+                self.num_shortened
             ),
-            (
-                self.num_shortened,
-                "were shortened: a question and its answer take more than a row of "
-                f"{self.max_length} tokens (data.max_length), and are left out",
-            ),
-            *((number, f"are left out: {reason}") for reason, number in self.rejected.items()),
-        ):
+            **{f"are left out: {reason}": number for reason, number in self.rejected.items()},
+        }
+        for message, number in messages.items():
             if number:
                 logger.warning("%d of %d conversations %s", number, count, message)
 
@@ -285,5 +274,5 @@ def split_exchanges(conversation: Conversation) -> tuple[Conversation, list[Conv
     """Splits off the system turn, if any, and groups each question with its input and answer."""
     system = conversation[:1] if conversation[0].role == SYSTEM else ()
     starts = [i for i, turn in enumerate(conversation) if turn.role == USER]
-    ends = [*starts[1:], len(conversation)]
-    return system, [conversation[start:end] for start, end in zip(starts, ends, strict=True)]
+    spans = itertools.pairwise([*starts, len(conversation)])
+    return system, [conversation[start:end] for start, end in spans]

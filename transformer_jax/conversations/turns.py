@@ -26,10 +26,10 @@ _NEXT_ROLES = {
 }
 """Role of a turn (None: before the first turn) -> roles of the next turn."""
 
-MESSAGE_KEYS = (("messages", "role", "content"), ("conversations", "from", "value"))
-"""Keys of the list of turns, of a turn's role and of its content: chat messages, ShareGPT."""
+_MESSAGE_KEYS = ("messages", "conversations")
+"""Keys of a list of turns."""
 
-CONVERSATION_KEYS = ("instruction", *(key for key, *_ in MESSAGE_KEYS))
+CONVERSATION_KEYS = ("instruction", *_MESSAGE_KEYS)
 """Keys that identify a JSON object as a conversation."""
 
 _INSTRUCTION_KEYS = ("instruction", "input", "output", "system", "history", "text")
@@ -37,6 +37,14 @@ _INSTRUCTION_KEYS = ("instruction", "input", "output", "system", "history", "tex
 
 _LEARNED_KEYS = ("weight", "train", "loss")
 """Keys of a message that say whether training learns it: 0 or false, 1 or true."""
+
+_ANSWERS = ("chosen", "rejected")
+_PREFERENCE_FORMAT = (
+    '{"prompt": text or messages, "chosen": text or messages, "rejected": the same}; the prompt '
+    "may be an instruction with its input, or messages that both answers begin with"
+)
+_REPEATS_CHOSEN = ("output", "messages")
+"""Keys that repeat the chosen answer where another key has the prompt."""
 
 CONVERSATION_FORMATS = (
     '{"instruction": text, "input": text, "output": text}, '
@@ -109,10 +117,10 @@ def parse_conversation(row: Any, *, is_answered: bool = True) -> Conversation:
     """
     if not isinstance(row, Mapping):
         raise ValueError(f"write {CONVERSATION_FORMATS}")
-    for key, role, content in MESSAGE_KEYS:
+    for key in _MESSAGE_KEYS:
         if row.get(key) is not None:
             require_read(row, (key, "system", "prompt"))
-            turns = parse_messages(row[key], key, role, content)
+            turns = _parse_messages(row[key], key)
             first_question = next((turn.content for turn in turns if turn.role == USER), None)
             if row.get("prompt") and row["prompt"] != first_question:
                 raise ValueError('"prompt" is not the first question')
@@ -122,8 +130,8 @@ def parse_conversation(row: Any, *, is_answered: bool = True) -> Conversation:
             raise ValueError(f"write {CONVERSATION_FORMATS}")
         require_read(row, _INSTRUCTION_KEYS)
         turns = _parse_instruction(row, is_answered)
-    turns = (*parse_system(row), *turns)
-    check_order(turns)
+    turns = (*_parse_system(row), *turns)
+    _check_order(turns)
     return turns
 
 
@@ -193,24 +201,41 @@ def check_unanswered(conversation: Conversation) -> None:
         raise ValueError("the last turn is not the user's, so there is nothing to answer")
 
 
-def parse_messages(messages: Any, key: str, role: str, content: str) -> Conversation:
-    """Converts a list of messages with the keys `role` and `content` to turns, whose order is not
-    checked. Raises ValueError if it is no list of messages, or a role or key is unknown."""
+def _parse_messages(messages: Any, name: str) -> Conversation:
+    """Converts a list of messages, of chats or of ShareGPT, to turns, whose order is not checked.
+
+    Raises ValueError if it is no list of messages, or a role or key is unknown."""
     if not isinstance(messages, Sequence) or isinstance(messages, str) or not messages:
-        raise ValueError(f'"{key}" is not a list of turns')
+        raise ValueError(f'"{name}" is not a list of turns')
+    is_sharegpt = isinstance(messages[0], Mapping) and "from" in messages[0]
+    role_key, content_key = ("from", "value") if is_sharegpt else ("role", "content")
     turns = []
-    for number, turn in enumerate(messages, 1):
-        if not isinstance(turn, Mapping) or content not in turn:
-            raise ValueError(f'turn {number} has no text "{content}"')
-        name = turn.get(role)
-        if not isinstance(name, str) or name not in _ROLES:
-            raise ValueError(f"turn {number}: unknown role {name!r}; known: {', '.join(_ROLES)}")
+    for number, message in enumerate(messages, 1):
         try:
-            require_read(turn, (role, content, *_LEARNED_KEYS))
-            turns.append(_turn_of(turn, _ROLES[name], _content_text(turn[content])))
+            turns.append(_parse_message(message, role_key, content_key))
         except ValueError as error:
-            raise ValueError(f"turn {number}: {error}") from error
+            raise ValueError(f'"{name}", turn {number}: {error}') from error
     return tuple(turns)
+
+
+def _parse_message(message: Any, role_key: str, content_key: str) -> Turn:
+    """Converts a message to a turn, which is learned unless the message says otherwise."""
+    if not isinstance(message, Mapping) or content_key not in message:
+        raise ValueError(f'no text "{content_key}"')
+    name = message.get(role_key)
+    if not isinstance(name, str) or name not in _ROLES:
+        raise ValueError(f"unknown role {name!r}; known: {', '.join(_ROLES)}")
+    require_read(message, (role_key, content_key, *_LEARNED_KEYS))
+    role = _ROLES[name]
+    text = _content_text(message[content_key])
+    flags = {key: message[key] for key in _LEARNED_KEYS if message.get(key) is not None}
+    for key, value in flags.items():
+        if value not in (0, 1) or (value and role != ASSISTANT):
+            raise ValueError(
+                f"{key!r} is {str(value)[:20]}: an answer is learned (1, true) or not (0, false), "
+                "other turns never"
+            )
+    return Turn(role, text) if all(flags.values()) else GivenTurn(role, text)
 
 
 def _content_text(content: Any) -> str:
@@ -225,19 +250,7 @@ def _content_text(content: Any) -> str:
     raise ValueError("the content is neither a text nor one part of type text")
 
 
-def _turn_of(message: Mapping[str, Any], role: str, text: str) -> Turn:
-    """A turn, which is learned unless the message says otherwise."""
-    flags = {key: message[key] for key in _LEARNED_KEYS if message.get(key) is not None}
-    for key, value in flags.items():
-        if value not in (0, 1) or (value and role != ASSISTANT):
-            raise ValueError(
-                f"{key!r} is {str(value)[:20]}: an answer is learned (1, true) or not (0, false), "
-                "other turns never"
-            )
-    return Turn(role, text) if all(flags.values()) else GivenTurn(role, text)
-
-
-def parse_system(row: Mapping[str, Any]) -> Conversation:
+def _parse_system(row: Mapping[str, Any]) -> Conversation:
     """The system turn that a row has beside its other turns, if any."""
     system = _text(row, "system")
     return (Turn(SYSTEM, system),) if system else ()
@@ -269,7 +282,75 @@ def _parse_instruction(row: Mapping[str, Any], is_answered: bool) -> Conversatio
     return tuple(turns)
 
 
-def check_order(conversation: Conversation) -> None:
+def parse_preference(row: Any) -> tuple[Conversation, str, str]:
+    """Converts a JSON object to a conversation to be answered, a better and a worse answer.
+
+    Raises:
+      ValueError: another format, or both answers do not answer the same.
+      NothingToLearn: an answer is empty or not learned, or both are the same.
+    """
+    if not isinstance(row, Mapping) or any(name not in row for name in _ANSWERS):
+        raise ValueError(f"write {_PREFERENCE_FORMAT}")
+    before, chosen = _split_answer(row["chosen"], "chosen")
+    before_rejected, rejected = _split_answer(row["rejected"], "rejected")
+    if before != before_rejected:
+        raise ValueError('"chosen" and "rejected" differ before their last turns')
+    prompt = _parse_prompt(row)
+    if before and prompt and not _repeats(before, prompt):
+        raise ValueError('the prompt differs from the turns before the last of "chosen"')
+    turns = before or prompt
+    if not turns:
+        raise ValueError(f"write {_PREFERENCE_FORMAT}")
+    try:
+        _check_order(turns)
+    except ValueError as error:
+        raise ValueError(f"the prompt: {error}") from error
+    check_unanswered(turns)
+    for name, answer in zip(_ANSWERS, (chosen, rejected), strict=True):
+        if not answer.strip():
+            raise NothingToLearn(f'"{name}" is an empty answer')
+    if chosen == rejected:
+        raise NothingToLearn("both answers are the same")
+    return turns, chosen, rejected
+
+
+def _parse_prompt(row: Mapping[str, Any]) -> Conversation:
+    """Turns to be answered, from the keys beside the answers; empty if there are none."""
+    rest = {key: value for key, value in row.items() if key not in _ANSWERS}
+    prompt = rest.pop("prompt", None)
+    if prompt is None and any(rest.get(key) is not None for key in CONVERSATION_KEYS):
+        return parse_conversation(rest, is_answered=False)
+    require_read(rest, ("prompt", "system", *_REPEATS_CHOSEN))
+    if prompt is None:
+        return _parse_system(rest)
+    is_text = isinstance(prompt, str)
+    turns = (Turn(USER, prompt),) if is_text else _parse_messages(prompt, "prompt")
+    return (*_parse_system(rest), *turns)
+
+
+def _repeats(before: Conversation, prompt: Conversation) -> bool:
+    """Returns True if the turns before both answers are the prompt, or a prompt of one question is
+    the first or the last of theirs."""
+    questions = [turn for turn in before if turn.role == USER]
+    return before == prompt or (len(prompt) == 1 and prompt[0] in (questions[0], questions[-1]))
+
+
+def _split_answer(value: Any, name: str) -> tuple[Conversation, str]:
+    """Turns before an answer and its text, from a text, a message or a list of messages."""
+    if isinstance(value, str):
+        return (), value
+    messages = [value] if isinstance(value, Mapping) else value
+    if not isinstance(messages, list) or not messages:
+        raise ValueError(f'"{name}" is neither a text nor messages')
+    *before, answer = _parse_messages(messages, name)
+    if answer.role != ASSISTANT:
+        raise ValueError(f'"{name}": the last turn is of role {answer.role!r}, no answer')
+    if not answer.is_learned:
+        raise NothingToLearn(f'"{name}" is not learned (weight, train or loss)')
+    return tuple(before), answer.content
+
+
+def _check_order(conversation: Conversation) -> None:
     """Raises ValueError if roles follow each other that may not, or a question is empty."""
     previous = None
     for number, (role, content) in enumerate(conversation, 1):

@@ -12,6 +12,12 @@ DOCUMENTS = ("file", "line", "paragraph")
 RowLength = Annotated[int, Range(2, 2**20)]
 """Length of a row; at least one token and the end of the sequence."""
 Count = Annotated[int, Range(1, 10**12)]
+_EXCLUSIVE = (
+    ("weights", "num_train_examples"),
+    ("weights", "num_train_tokens"),
+    ("num_train_examples", "num_train_tokens"),
+    *((name, "block_megabytes") for name in ("num_train_tokens", "num_train_examples", "tags")),
+)
 NumWorkers = Annotated[int, Range(0, 512)]
 
 
@@ -124,14 +130,10 @@ class DataConfig(Configurable):
 
     def __post_init__(self) -> None:
         check_fields(self)
-        if self.corpus_weights() and self.num_train_examples:
-            raise ValueError("weights and num_train_examples exclude each other: leave one out")
-        if self.num_train_tokens:
-            for name in ("weights", "num_train_examples", "block_megabytes"):
-                if getattr(self, name) is not None:
-                    raise ValueError(
-                        f"{name} and num_train_tokens exclude each other: leave one out"
-                    )
+        self.corpus_weights()
+        for first, second in _EXCLUSIVE:
+            if getattr(self, first) and getattr(self, second):
+                raise ValueError(f"{first} and {second} exclude each other: leave one out")
 
     def corpus_weights(self) -> tuple[float, ...] | None:
         """Parses `weights`.
@@ -141,14 +143,11 @@ class DataConfig(Configurable):
         """
         if self.weights is None:
             return None
+        shown = f"weights is {short_repr(self.weights)}"
         try:
             weights = tuple(map(float, self.weights.split(",")))
         except ValueError as error:
-            raise ValueError(
-                f"weights is {short_repr(self.weights)}; write numbers, such as 2,1"
-            ) from error
+            raise ValueError(f"{shown}; write numbers, such as 2,1") from error
         if not all(1e-6 <= weight <= 1e6 for weight in weights):
-            raise ValueError(
-                f"weights is {short_repr(self.weights)}; each must be in [1e-06, 1e+06]"
-            )
+            raise ValueError(f"{shown}; each must be in [1e-06, 1e+06]")
         return weights

@@ -7,6 +7,7 @@ A split opens as one or more corpora: sequences of examples with random access, 
 
 import dataclasses
 import functools
+import itertools
 import logging
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
@@ -49,65 +50,67 @@ _LABELED_TEXT = ("text", "label")
 _TAGGED_TEXT = ("text", "tags")
 _CONVERSATION = ("turns", "text")
 _COLUMNS = (*_PAIR, *_LABELED_TEXT, "pair")
-_PAIR_FILES = tuple(f"data.{split}_{side}" for split in SourceSet.splits for side in _PAIR)
-_FILES = tuple(f"data.{split}_text" for split in SourceSet.splits)
-_ROWS = ("data.on_bad_row",)
+_PAIR_FILES = [f"{split}_{side}" for split in SourceSet.splits for side in _PAIR]
+_FILES = [f"{split}_text" for split in SourceSet.splits]
+_ROWS = [*_FILES, "on_bad_row"]
 _FIELDS = ("source_language", "target_language", "text_field", "label_field", "pair_field")
-_TFDS = ("tfds_name", *_FIELDS)
-_HF = ("hf_name", "hf_config", *_FIELDS)
+_LIBRARY = ("dir", "on_bad_row", *_FIELDS)
+_LABELED = ("train", "valid")
+"""Splits of GLUE's tasks whose labels are public."""
 
 
 def _imported(path: str) -> Callable[..., Any]:
     return imported(f"{__package__}.{path}")
 
 
-def _public(
-    path: str, keys: Sequence[str], splits: Sequence[str] = SourceSet.splits, **part: str
+def _opened(
+    path: str,
+    keys: Sequence[str],
+    *reads: str,
+    splits: tuple[str, ...] = SourceSet.splits,
+    **part: Any,
 ) -> SourceSet:
-    """A public set in the folder `data.dir`; `part` selects a part or direction of it."""
-    open_part = functools.partial(_imported(f"sets.{path}"), **part)
-    return SourceSet(open_part, tuple(splits), ("data.dir",), keys)
+    """A set that a function of this package opens.
+
+    Args:
+      reads: fields of the section `data`.
+      part: arguments of the function, such as the direction of a translation.
+    """
+    open_part = functools.partial(_imported(path), **part)
+    return SourceSet(open_part, splits, [f"data.{field}" for field in reads], keys)
 
 
 def _user_rows(path: str, keys: Sequence[str]) -> SourceSet:
     """A set in rows of the user's files, one corpus per file, read with `read(path, split,
     on_bad_row)`."""
-    read = _imported(f"files.{path}")
+    read = _imported(path)
 
     def open_split(config: DataConfig, split: str) -> Sequence[Corpus]:
         return open_files(config, split, lambda file: read(file, split, config.on_bad_row))
 
-    return SourceSet(open_split, reads=(*_FILES, *_ROWS), keys=keys)
+    return SourceSet(open_split, reads=[f"data.{field}" for field in _ROWS], keys=keys)
 
 
-_LABELED = ("train", "valid")
-"""Splits of GLUE's tasks whose labels are public."""
-
-_multi30k = functools.partial(_public, "pair_sets:open_multi30k", _PAIR)
-_tatoeba = functools.partial(_public, "pair_sets:open_tatoeba", _PAIR)
-_scan = functools.partial(_public, "pair_sets:open_scan", _PAIR)
-_glue = functools.partial(_public, "labeled_sets:open_glue", _LABELED_TEXT)
-
-_TABLE = SourceSet(
-    _imported("files.table:open_table"),
-    reads=(*_FILES, *_ROWS, *(f"data.{name}" for name in _FIELDS)),
-    keys=_COLUMNS,
-)
+_multi30k = functools.partial(_opened, "sets.public:open_multi30k", _PAIR, "dir")
+_tatoeba = functools.partial(_opened, "sets.public:open_tatoeba", _PAIR, "dir")
+_scan = functools.partial(_opened, "sets.public:open_scan", _PAIR, "dir")
+_glue = functools.partial(_opened, "sets.public:open_glue", _LABELED_TEXT, "dir")
+_table = _opened("files.table:open_table", _COLUMNS, *_ROWS, *_FIELDS)
+_read_tagged_words = _imported("files.trees:read_tagged_words")
+_TREE_FIELDS = ("remove_traces", "remove_function_tags")
 
 SOURCES: Registry[SourceSet] = Registry(
     "data.name",
     {
-        "synthetic_en_de": SourceSet(
-            _imported("sets.embedded:open_split"),
-            ("train", "valid", "test", "test_combinations"),
-            ("data.synthetic_size",),
+        "synthetic_en_de": _opened(
+            "sets.embedded:open_split",
             _PAIR,
+            "synthetic_size",
+            splits=(*SourceSet.splits, "test_combinations"),
         ),
-        "parallel_text": SourceSet(
-            _imported("files.pairs:open_parallel_text"), reads=_PAIR_FILES, keys=_PAIR
-        ),
-        "seq2seq_tsv": _user_rows("pairs:read_tsv", _PAIR),
-        "json_lines": _user_rows("pairs:read_json_lines", _PAIR),
+        "parallel_text": _opened("files.pairs:open_parallel_text", _PAIR, *_PAIR_FILES),
+        "seq2seq_tsv": _user_rows("files.pairs:read_tsv", _PAIR),
+        "json_lines": _user_rows("files.pairs:read_json_lines", _PAIR),
         "multi30k_en_de": _multi30k(source_language="en", target_language="de"),
         "multi30k_de_en": _multi30k(source_language="de", target_language="en"),
         "multi30k_en_fr": _multi30k(source_language="en", target_language="fr"),
@@ -116,49 +119,37 @@ SOURCES: Registry[SourceSet] = Registry(
         "scan_simple": _scan(name="scan_simple"),
         "scan_length": _scan(name="scan_length"),
         "scan_addprim_jump": _scan(name="scan_addprim_jump"),
-        "text": SourceSet(
-            _imported("files.text:open_text"),
-            reads=(*_FILES, *_ROWS, "data.documents", "data.text_field", "data.block_megabytes"),
-            keys=_TEXT,
+        "text": _opened(
+            "files.text:open_text", _TEXT, *_ROWS, "documents", "text_field", "block_megabytes"
         ),
-        "tiny_shakespeare": _public("text_sets:open_tiny_shakespeare", _TEXT),
-        "wikitext2": _public("text_sets:open_wikitext2", _TEXT),
-        "gutenberg": _public("text_sets:open_gutenberg", _TEXT),
-        "table": _TABLE,
-        "labeled_tsv": _TABLE,  # its name in earlier configs
-        "sst2": _glue(_LABELED, name="sst2"),
-        "cola": _glue(_LABELED, name="cola"),
+        "tiny_shakespeare": _opened("sets.public:open_tiny_shakespeare", _TEXT, "dir"),
+        "wikitext2": _opened("sets.public:open_wikitext2", _TEXT, "dir"),
+        "gutenberg": _opened("sets.public:open_gutenberg", _TEXT, "dir"),
+        "table": _table,
+        "labeled_tsv": _table,  # its name in earlier configs
+        "sst2": _glue(splits=_LABELED, name="sst2"),
+        "cola": _glue(splits=_LABELED, name="cola"),
         "mrpc": _glue(name="mrpc"),
-        "rte": _glue(_LABELED, name="rte"),
-        "tagged_words": SourceSet(
-            functools.partial(open_files, read=_imported("files.tsv:read_tagged_words")),
-            reads=_FILES,
-            keys=_TAGGED_TEXT,
+        "rte": _glue(splits=_LABELED, name="rte"),
+        "tagged_words": _opened(
+            "files.lines:open_files", _TAGGED_TEXT, *_FILES, read=_read_tagged_words
         ),
-        "pos_gum": _public("labeled_sets:open_pos", _TAGGED_TEXT),
-        "bracketed_trees": SourceSet(
-            _imported("files.trees:open_bracketed"),
-            reads=(*_FILES, "data.remove_traces", "data.remove_function_tags"),
-            keys=_PAIR,
-        ),
-        "gum_const": _public("labeled_sets:open_const", _PAIR),
-        "conversations": _user_rows("json_lines:read_conversations", _CONVERSATION),
-        "answers": _user_rows("json_lines:read_answers", _PAIR),
+        "pos_gum": _opened("sets.public:open_pos", _TAGGED_TEXT, "dir"),
+        "bracketed_trees": _opened("files.trees:open_bracketed", _PAIR, *_FILES, *_TREE_FIELDS),
+        "gum_const": _opened("sets.public:open_const", _PAIR, "dir"),
+        "conversations": _user_rows("files.json_lines:read_conversations", _CONVERSATION),
+        "answers": _user_rows("files.json_lines:read_answers", _PAIR),
         "preferences": _user_rows(
-            "json_lines:read_preferences", (*_CONVERSATION, "chosen", "rejected")
+            "files.json_lines:read_preferences", (*_CONVERSATION, "chosen", "rejected")
         ),
-        "choices": _user_rows("json_lines:read_choices", ("context", "choices", "answer", "text")),
-        "alpaca": _public("text_sets:open_alpaca", _CONVERSATION),
-        "hf_dataset": SourceSet(
-            _imported("sets.libraries:open_hf"),
-            reads=("data.dir", *_ROWS, "data.block_megabytes", *(f"data.{name}" for name in _HF)),
-            keys=_COLUMNS,
+        "choices": _user_rows(
+            "files.json_lines:read_choices", ("context", "choices", "answer", "text")
         ),
-        "tfds": SourceSet(
-            _imported("sets.libraries:open_tfds"),
-            reads=("data.dir", *_ROWS, *(f"data.{name}" for name in _TFDS)),
-            keys=_COLUMNS,
+        "alpaca": _opened("sets.public:open_alpaca", _CONVERSATION, "dir"),
+        "hf_dataset": _opened(
+            "sets.libraries:open_hf", _COLUMNS, *_LIBRARY, "hf_name", "hf_config", "block_megabytes"
         ),
+        "tfds": _opened("sets.libraries:open_tfds", _COLUMNS, *_LIBRARY, "tfds_name"),
     },
 )
 
@@ -172,19 +163,15 @@ def open_split(config: DataConfig, split: str) -> Corpus:
       UserError: the set or split does not exist, its files are missing or cannot be used, or the
         number of weights or folders does not match the corpora or sets.
     """
-    sets = find_sets(config.name)
-    if split not in sets[0].splits:
+    splits = find_sets(config.name)[0].splits
+    if split not in splits:
         raise MissingSplitError(
-            f"{config.name} has no split {split!r}: choose one of {', '.join(sets[0].splits)}"
+            f"{config.name} has no split {split!r}: choose one of {', '.join(splits)}"
         )
     configs = _config_per_set(config)
     if split != "train":
-        return _concatenate(sets[0].open(configs[0], split))
-    corpora = [
-        corpus
-        for source_set, set_config in zip(sets, configs, strict=True)
-        for corpus in source_set.open(set_config, split)
-    ]
+        return _concatenate(_open(configs[0], split))
+    corpora = [corpus for of_set in configs for corpus in _open(of_set, split)]
     if len(corpora) > 1 and any(isinstance(corpus, TextBlocks) for corpus in corpora):
         raise UserError(
             "data.block_megabytes: text in blocks cannot be combined with other sets; leave them "
@@ -198,10 +185,6 @@ def open_split(config: DataConfig, split: str) -> Corpus:
             f"data.weights has {len(weights)} numbers, but {config.name} has {len(corpora)} corpora"
         )
     corpora = _with_tags(corpora, config)
-    if config.num_train_examples and isinstance(corpora[0], TextBlocks):
-        raise UserError(
-            "data.num_train_examples cannot be combined with data.block_megabytes: leave one out"
-        )
     return _first(_concatenate(corpora, weights), config.num_train_examples)
 
 
@@ -220,23 +203,18 @@ def _with_tags(corpora: list[Corpus], config: DataConfig) -> list[Corpus]:
             "data.tags: each training example has a tag, and other splits have none; write tags "
             "into the text that is evaluated or predicted"
         )
-    tagged: list[Corpus] = []
-    for corpus, side_and_tag in zip(corpora, tags, strict=True):
-        if not side_and_tag:
-            tagged.append(corpus)
-            continue
-        if isinstance(corpus, TextBlocks):
-            raise UserError("data.tags cannot be combined with data.block_megabytes")
-        sides = corpus[0].keys()
-        default = "source" if "source" in sides else "text"
-        stated, _, tag = side_and_tag.rpartition(":")
-        side = stated or default
-        if side not in sides:
-            raise UserError(
-                f"data.tags: {config.name} has no {side}, but {' and '.join(sorted(sides))}"
-            )
-        tagged.append(Parsed(corpus, functools.partial(tag_example, side, tag)))
-    return tagged
+    return [_with_tag(*pair, config.name) for pair in zip(corpora, tags, strict=True)]
+
+
+def _with_tag(corpus: Corpus, side_and_tag: str, name: str) -> Corpus:
+    if not side_and_tag:
+        return corpus
+    sides = corpus[0].keys()
+    stated, _, tag = side_and_tag.rpartition(":")
+    side = stated or ("source" if "source" in sides else "text")
+    if side not in sides:
+        raise UserError(f"data.tags: {name} has no {side}, but {' and '.join(sorted(sides))}")
+    return Parsed(corpus, functools.partial(tag_example, side, tag))
 
 
 def tag_example(side: str, tag: str, example: Example) -> Example:
@@ -253,14 +231,10 @@ def open_corpora(config: DataConfig, split: str) -> dict[str, Corpus]:
     Raises:
       UserError: as `open_split`, or there is only one corpus.
     """
-    sets = find_sets(config.name)
     configs = _config_per_set(config)
-    if len(sets) > 1:
-        return {
-            set_config.name: _concatenate(source_set.open(set_config, split))
-            for source_set, set_config in zip(sets, configs, strict=True)
-        }
-    corpora = sets[0].open(configs[0], split)
+    if len(configs) > 1:
+        return {of_set.name: _concatenate(_open(of_set, split)) for of_set in configs}
+    corpora = _open(configs[0], split)
     if len(corpora) == 1:
         raise UserError(
             f"the split {split!r} of {config.name} is one corpus; set several sets or files"
@@ -277,12 +251,9 @@ def _first(examples: Corpus, count: int | None) -> Corpus:
     if count is None:
         return examples
     if count > len(examples):
-        is_running_text = len(examples) and examples[0].keys() == {"text"}
-        unit = (
-            "documents: it counts the documents of running text (data.documents says what one is)"
-            if is_running_text
-            else "examples"
-        )
+        unit = "examples"
+        if len(examples) and examples[0].keys() == {"text"}:
+            unit = "documents: it counts those of running text (data.documents says what one is)"
         raise UserError(f"data.num_train_examples is {count}, but there are {len(examples)} {unit}")
     return Selection(examples, np.arange(count))
 
@@ -291,17 +262,21 @@ def _config_per_set(config: DataConfig) -> list[DataConfig]:
     """Config of each set in `config.name`, with its own name and folder."""
     names = config.name.split(",")
     folders = (config.dir or "").split(",")
-    if len(folders) == 1:
-        folders *= len(names)
-    if len(folders) != len(names):
+    if len(folders) not in (1, len(names)):
         raise UserError(
             f"data.dir names {len(folders)} folders, data.name {len(names)} sets: "
             "set one folder for all, or one for each set, in order"
         )
     return [
         dataclasses.replace(config, name=name, dir=folder or None)
-        for name, folder in zip(names, folders, strict=True)
+        for name, folder in zip(names, itertools.cycle(folders), strict=False)
     ]
+
+
+def _open(config: DataConfig, split: str) -> Sequence[Corpus]:
+    """Corpora of a config of one set."""
+    (source_set,) = find_sets(config.name)
+    return source_set.open(config, split)
 
 
 def _concatenate(corpora: Sequence[Corpus], weights: tuple[float, ...] | None = None) -> Corpus:

@@ -5,6 +5,7 @@ import dataclasses
 from typing import Annotated
 
 from transformer_jax.conversations import ASSISTANT, MODEL, SYSTEM, TEMPLATES, USER, Template
+from transformer_jax.conversations.templates import load_model_template
 from transformer_jax.fields import Configurable
 from transformer_jax.ranges import OneOf, Range, check_fields
 from transformer_jax.scoring import METRICS
@@ -94,8 +95,6 @@ class TaskConfig(Configurable):
             if self.template == MODEL:
                 if tokenizer is None:
                     return TEMPLATES["chatml"]
-                from transformer_jax.conversations.model_template import load_model_template
-
                 return load_model_template(tokenizer)
             return TEMPLATES.find(self.template)
         if len(turns) < len(fields):

@@ -9,7 +9,7 @@ from experiments.devices.check import Check
 from experiments.devices.steps import BASE, TINY_PAIRS, compare_with_plain, measure, time_loop
 from transformer_jax.data.batches.pipeline import TrainBatches, train_batches
 from transformer_jax.data.examples import Corpus
-from transformer_jax.data.sets.pair_sets import TATOEBA
+from transformer_jax.data.sets.public import TATOEBA
 from transformer_jax.data.sources import open_split
 from transformer_jax.runs import build
 from transformer_jax.runs.config import resolve_file

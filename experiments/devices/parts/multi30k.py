@@ -9,7 +9,7 @@ from typing import Any
 import transformer_jax as tj
 from experiments.devices.check import Check
 from experiments.devices.steps import TINY_PAIRS, check_losses
-from transformer_jax.data.sets.pair_sets import MULTI30K
+from transformer_jax.data.sets.public import MULTI30K
 
 LARGEST_GAP = 0.05  # of losses in bfloat16 and float32, in nats per token
 

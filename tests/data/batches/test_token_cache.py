@@ -238,7 +238,9 @@ def test_pairs_without_a_cache_are_encoded_once_while_there_is_room(tokenizers):
     before = num_encoded(tokenizers)
     indices = np.random.default_rng(0).permutation(len(PAIRS))
     pairs = LazyPairs(PAIRS, tokenizers)
-    for copy in (pairs, pickle.loads(pickle.dumps(pairs)), LazyPairs(PAIRS, tokenizers, room=999)):
+    without_room = LazyPairs(PAIRS, tokenizers)
+    without_room.room = 999
+    for copy in (pairs, pickle.loads(pickle.dumps(pairs)), without_room):
         for part in (*np.array_split(indices, 9), indices):
             for side, slices in copy.slices.items():
                 tokens = slices.tokens(part).tolist()

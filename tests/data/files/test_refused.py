@@ -17,7 +17,7 @@ from transformer_jax.data.files.json_lines import read_choices, read_conversatio
 from transformer_jax.data.files.lines import TextLines, expand_paths
 from transformer_jax.data.files.pairs import drop_blank, read_aligned, read_json_lines, read_tsv
 from transformer_jax.data.files.text import open_blocks, read_documents
-from transformer_jax.data.files.tsv import read_tagged_words
+from transformer_jax.data.files.trees import read_tagged_words
 from transformer_jax.data.sources import open_split
 
 GZIP = gzip.compress(b"some text\n" * 100)
@@ -280,7 +280,6 @@ def test_blocks_that_cannot_be_read_are_named(tmp_path, monkeypatch):
             "is empty": documents("empty.txt"),
             "may extend over two blocks": split(documents="paragraph"),
             "cannot be combined with other sets": split(name="text,text"),
-            "cannot be combined with data.block_megabytes": split(num_train_examples=3),
             "data.train_text is not set": split(train_text=None),
             "b.csv cannot be read in blocks": split(train_text=f"{tmp_path}/b.csv"),
             "data.text_field is 'body', but": split(text_field="body"),

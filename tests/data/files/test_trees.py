@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files of bracketed trees."""
+"""Files of bracketed trees, and of tagged words."""
+
+import pytest
 
 from tests.data.writing import write
 from transformer_jax.data.config import DataConfig
-from transformer_jax.data.files.trees import read_parses, read_tagged_trees
+from transformer_jax.data.files.trees import read_parses, read_tagged_trees, read_tagged_words
 from transformer_jax.data.sources import open_split
 
 SPREAD = """
@@ -46,3 +48,11 @@ def test_trees_have_words_and_tags(tmp_path):
     path = write(tmp_path / "trees", "(TOP (NP (DT The) (NN end)))\r\n(TOP (UH Oh))\n")
     expected = [{"text": "The end", "tags": "DT NN"}, {"text": "Oh", "tags": "UH"}]
     assert list(read_tagged_trees(path)) == expected
+
+
+@pytest.mark.parametrize("name", ["own.tsv", "own.tsv.gz"])
+def test_sentences_are_separated_by_blank_lines(tmp_path, name):
+    path = write(tmp_path / name, "\ufeff\r\nThe\tDT\r\nend\tNN\r\n\r\n \r\né\tFW\r\n")
+    sentences = read_tagged_words(path)
+    assert list(sentences) == [{"text": "The end", "tags": "DT NN"}, {"text": "é", "tags": "FW"}]
+    assert sentences[-1] == sentences[1]

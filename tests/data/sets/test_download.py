@@ -9,8 +9,7 @@ import pytest
 
 from tests.refusals import assert_refused
 from transformer_jax.data.sets.download import PublicSet, RemoteFile, download
-from transformer_jax.data.sets.pair_sets import MULTI30K, SCAN
-from transformer_jax.data.sets.text_sets import TINY_SHAKESPEARE, WIKITEXT2
+from transformer_jax.data.sets.public import MULTI30K, SCAN, TINY_SHAKESPEARE, WIKITEXT2
 from transformer_jax.errors import UserError
 
 CONTENT = bytes(range(256)) * 1000

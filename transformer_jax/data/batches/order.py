@@ -185,39 +185,27 @@ class IndexedRng:
         return bool(self._rng.bit_generator.state["state"]["counter"][0])
 
 
-class FixedFeatures:
+class FixedFeatures(dict[int, Features]):
     """Features that are the same at each visit, by index in the source.
 
     They are those that were made without a random number. Short text is tokenized once this way,
     not once per epoch. When there is no more room, the others are made again at each visit.
+
+    Attributes:
+      room: bytes that may still be added.
     """
 
-    def __init__(self, num_bytes: int = 2**27) -> None:
-        self._room = num_bytes
-        self._features: dict[int, Features] = {}
+    room = 2**27
 
     def __reduce__(self) -> tuple[type, tuple[()]]:
         return FixedFeatures, ()  # each process keeps those of its own examples
 
-    def get(self, index: int) -> Features | None:
-        return self._features.get(index)
-
     def add(self, index: int, features: Features) -> None:
         """Keeps the features of an example if there is room."""
         size = sum(values.nbytes + _ARRAY_BYTES for values in features.values())
-        if size > self._room:
-            self.close()
-        else:
-            self._room -= size
-            self._features[index] = features
-
-    def close(self) -> None:
-        """Keeps no more features: there is no room, or they depend on random numbers."""
-        self._room = 0
-
-    @property
-    def is_open(self) -> bool:
-        return self._room > 0
+        self.room = max(0, self.room - size)
+        if self.room:
+            self[index] = features
 
 
 type SizedExample = tuple[Any, list[int], int]
@@ -285,13 +273,12 @@ class OrderedFeatures[Item](RandomAccess[Features]):
     def item(self, index: int) -> Features:
         order_index = self.first + index * self.step
         source_index = self.order[order_index]
-        earlier = None if self.fixed is None else self.fixed.get(source_index)
-        if earlier is not None:
-            return earlier
+        if self.fixed is not None and source_index in self.fixed:
+            return self.fixed[source_index]
         features = self.preprocess(self.source[source_index], self._rng.at(order_index))
-        if self.fixed is not None and self.fixed.is_open:
+        if self.fixed is not None and self.fixed.room:
             if self._rng.has_drawn:
-                self.fixed.close()
+                self.fixed.room = 0
             else:
                 self.fixed.add(source_index, features)
         return features

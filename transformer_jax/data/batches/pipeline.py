@@ -10,6 +10,7 @@ rows come from. So the batches are the same for any number of processes, and any
 from a saved state, which is little more than an index into each stream.
 """
 
+import contextlib
 import dataclasses
 import hashlib
 import json
@@ -17,7 +18,7 @@ import logging
 import math
 import weakref
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import grain
@@ -32,14 +33,8 @@ from transformer_jax.data.batches.order import (
     WindowedBlocks,
     endless_order,
 )
-from transformer_jax.data.batches.packing import (
-    Batch,
-    Packer,
-    StreamGroups,
-    pack_streams,
-)
+from transformer_jax.data.batches.packing import Batch, Packer, StreamGroups, pack_streams
 from transformer_jax.data.batches.windows import Slices
-from transformer_jax.data.examples import RandomAccess
 from transformer_jax.errors import UserError
 from transformer_jax.runtime import platform
 
@@ -81,6 +76,9 @@ class BatchIterator:
     starts, the number of batches of the group that were returned, and a digest of all of its rows
     in the batches returned so far. A resumed iterator packs the group again.
 
+    Attributes:
+      packers: of the streams that this process packs, by number.
+
     Args:
       packer: packs the rows of a batch of all processes; its examples are endless.
       shard: (index, count) of this process.
@@ -99,52 +97,64 @@ class BatchIterator:
         self._stream_rows = stream_rows
         self._batches_in_group = max(1, _OPEN_ROWS // stream_rows)
         group_rows = stream_rows * self._batches_in_group
-        self._streams = {
+        self.packers = {
             str(i): dataclasses.replace(
                 packer, examples=packer.examples.shard(i, num_streams), rows=group_rows
             )
             for i in numbers
         }
         initial = {"group_start": 0, "handed_out": 0, "seen": 0, "overlong": 0, "digest": 0}
-        self._state = {i: dict(initial) for i in self._streams}
-        self._groups: Generator[StreamGroups] | None = None
-        self._batches: list[Batch] = []  # batches of the current groups that are not returned yet
+        self._state = {i: dict(initial) for i in self.packers}
+        self._batches: Generator[Batch] | None = None
         self.set_workers(num_workers)
-        if num_workers > len(self._streams):
+        if num_workers > len(self.packers):
             message = "only %d of %d data workers have rows to pack; a batch has %d rows"
-            logger.warning(message, len(self._streams), num_workers, packer.rows)
+            logger.warning(message, len(self.packers), num_workers, packer.rows)
 
     def __next__(self) -> Batch:
+        self._batches = self._batches or self._from_state()
         try:
-            groups = self._groups or self._start()
-            if not self._batches:
-                self._take(next(groups))
+            return next(self._batches)
         except Exception:
             self.close()  # so that another call fails in the same way
             raise
-        batch = self._batches.pop(0)
-        for number, stream in enumerate(self._state.values()):
-            stream["handed_out"] += 1
-            first = number * self._stream_rows
-            rows = slice(first, first + self._stream_rows)
-            # A position that an older version saved has no digest.
-            stream["digest"] = _add_rows(stream.get("digest", 0), batch, rows)
-        return {name: array[self._rows] for name, array in batch.items()}
+
+    def _from_state(self) -> Generator[Batch]:
+        """The batches that follow, without end."""
+        starts = {i: stream["group_start"] for i, stream in self._state.items()}
+        pack = self._workers.pack if self._workers else partial(pack_streams, self.packers)
+        returned = next(iter(self._state.values()))["handed_out"]  # the same for each stream
+        with contextlib.closing(pack(starts)) as packed:
+            for groups in packed:
+                if not returned:  # else resumed within these groups
+                    self._begin(groups)
+                for batch in self._split_groups(groups)[returned:]:
+                    for number, stream in enumerate(self._state.values()):
+                        stream["handed_out"] += 1
+                        first = number * self._stream_rows
+                        rows = slice(first, first + self._stream_rows)
+                        # A position that an older version saved has no digest.
+                        stream["digest"] = _add_rows(stream.get("digest", 0), batch, rows)
+                    yield {name: array[self._rows] for name, array in batch.items()}
+                returned = 0
+
+    def _begin(self, groups: StreamGroups) -> None:
+        for i, group in groups.items():
+            stream = self._state[i]
+            stream["group_start"] = stream["seen"]
+            stream["seen"] = group.end
+            stream["overlong"] += group.overlong
+            stream["handed_out"] = 0
 
     def get_state(self) -> dict[str, dict[str, int]]:
         return {i: dict(stream) for i, stream in self._state.items()}
 
     def set_state(self, state: Mapping[str, Mapping[str, int]]) -> None:
-        for i in self._streams:
+        for i in self.packers:
             if i not in state:
                 raise UserError(f"the saved position in the data has no stream {i}")
         self.close()
-        self._state = {i: dict(state[i]) for i in self._streams}
-
-    @property
-    def num_streams(self) -> int:
-        """Streams that this process packs."""
-        return len(self._streams)
+        self._state = {i: dict(state[i]) for i in self.packers}
 
     def set_workers(self, count: int) -> None:
         """Packs with this many worker processes from the next group on; 0: with a thread."""
@@ -153,7 +163,7 @@ class BatchIterator:
         if count:
             from transformer_jax.data.batches.workers import PackingWorkers
 
-            self._workers = PackingWorkers(self._streams, count)
+            self._workers = PackingWorkers(self.packers, count)
 
     def stop(self) -> None:
         """Ends the worker processes; a thread that waits for a batch gets an error."""
@@ -162,31 +172,9 @@ class BatchIterator:
 
     def close(self) -> None:
         """Ends the worker processes; the next batch starts them again."""
-        if self._groups:
-            self._groups.close()
-        self._groups = None
-        self._batches = []
-
-    def _start(self) -> Generator[StreamGroups]:
-        starts = {i: stream["group_start"] for i, stream in self._state.items()}
-        if self._workers:
-            groups = self._workers.pack(starts)
-        else:
-            groups = pack_streams(self._streams, starts)
-        self._groups = groups
-        returned = next(iter(self._state.values()))["handed_out"]  # the same for each stream
-        if returned:  # resumed within the groups
-            self._batches = self._split_groups(next(groups))[returned:]
-        return groups
-
-    def _take(self, groups: StreamGroups) -> None:
-        self._batches = self._split_groups(groups)
-        for i, group in groups.items():
-            stream = self._state[i]
-            stream["group_start"] = stream["seen"]
-            stream["seen"] = group.end
-            stream["overlong"] += group.overlong
-            stream["handed_out"] = 0
+        if self._batches:
+            self._batches.close()
+        self._batches = None
 
     def _split_groups(self, groups: StreamGroups) -> list[Batch]:
         """Distributes the rows of the groups, whole streams, over batches in turn, since first fit
@@ -236,7 +224,7 @@ class TrainBatches(Iterator[Batch]):
     def __init__(self, streams: BatchIterator, num_workers: int = 0, most_workers: int = 0):
         self._streams = streams
         self._num_workers = num_workers
-        self._most_workers = min(most_workers, streams.num_streams)
+        self._most_workers = min(most_workers, len(streams.packers))
         self._batches = grain.experimental.ThreadPrefetchDatasetIterator(
             streams, _PREFETCHED_BATCHES
         )
@@ -349,8 +337,8 @@ class StackedBatches(Iterator[Batch]):
 
     def digest(self, streams: Mapping[str, Mapping[str, int]]) -> np.ndarray:
         """`batches_digest` of each replica."""
-        states = [replica_state(streams, i) for i in range(len(self._replicas))]
-        return np.array([batches_digest(state) for state in states])
+        count = len(self._replicas)
+        return np.array([batches_digest(replica_state(streams, i)) for i in range(count)])
 
     @property
     def seen(self) -> np.ndarray:
@@ -373,25 +361,14 @@ def replica_state(state: Mapping[str, Any], index: int) -> dict[str, Any]:
     }
 
 
-@dataclass(frozen=True)
-class EvalBatches(RandomAccess[Batch]):
-    """One pass over a source, in memory.
+class EvalBatches(list[Batch]):
+    """Packed batches of one pass over a source, all of one shape.
 
     Attributes:
-      batches: packed batches, all of one shape.
-      seen: number of examples of the source.
-      overlong: number of them left out because a feature is longer than a row.
+      overlong: number of examples left out because a feature is longer than a row.
     """
 
-    batches: tuple[Batch, ...]
-    seen: int
-    overlong: int
-
-    def __len__(self) -> int:
-        return len(self.batches)
-
-    def item(self, index: int) -> Batch:
-        return self.batches[index]
+    overlong = 0
 
 
 def train_batches[Item](
@@ -471,15 +448,14 @@ def eval_batches[Item](
         raise UserError("no examples to evaluate: the source is empty")
     examples = OrderedFeatures(source, range(len(source)), preprocess, seed=0)
     packer = Packer(examples, lengths, rows)
-    batches = []
+    batches = EvalBatches()
     index = 0
-    overlong = 0
     while index < len(examples):
         group = packer.pack(index)
         batches.append(group.arrays)
+        batches.overlong += group.overlong
         index = group.end
-        overlong += group.overlong
-    return EvalBatches(tuple(batches), seen=index, overlong=overlong)
+    return batches
 
 
 def feature_sizes(

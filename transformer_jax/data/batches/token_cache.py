@@ -14,11 +14,10 @@ import functools
 import hashlib
 import importlib.metadata
 import inspect
-import itertools
 import logging
+from array import array
 from collections.abc import Buffer, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
-from itertools import batched
 from pathlib import Path
 from types import FunctionType
 from typing import BinaryIO, Literal
@@ -188,9 +187,9 @@ class _Encoding:
 
     def _stream(self, content: memoryview) -> TokenStream:
         logger.info("tokens of %s from %s", counted(len(self.documents), "document"), self.folder)
-        array = np.frombuffer(content, np.int32)
-        sizes = array[: len(self.documents)].astype(np.int64)
-        return TokenStream.from_sizes(array[len(sizes) :], sizes, len(self._separator))
+        values = np.frombuffer(content, np.int32)
+        sizes = values[: len(self.documents)].astype(np.int64)
+        return TokenStream.from_sizes(values[len(sizes) :], sizes, len(self._separator))
 
     def make(self, helpers: int) -> TokenStream:
         """Encodes the stream with `helpers` more processes."""
@@ -206,18 +205,13 @@ class _Encoding:
         """Encodes all parts, in a random order: processes rarely encode the same one."""
         numbers = np.random.default_rng().permutation(self.num_parts)
         for i in tqdm(numbers, "tokens", unit="part", delay=BAR_AFTER_SECONDS, disable=None):
-            if not self._part_path(i).exists():
-                self._part(i)
-
-    def _part_path(self, number: int) -> Path:
-        return self.folder / "parts" / f"{number:05}"
+            self._part(i)
 
     def _part(self, number: int) -> np.ndarray:
         """Sizes of a range of documents, then each document with a separator after it, int32."""
-        content = remake(
-            self._part_path(number), self.folder.name, functools.partial(self._encode_part, number)
-        )
-        return np.frombuffer(content, np.int32)
+        path = self.folder / "parts" / f"{number:05}"
+        encode = functools.partial(self._encode_part, number)
+        return np.frombuffer(remake(path, self.folder.name, encode), np.int32)
 
     def _range(self, number: int) -> range:
         count = len(self.documents)
@@ -251,22 +245,18 @@ def token_key(tokenizer_digest: str, documents: Corpus, tokenizer: Tokenizer, fi
     Raises:
       _UnknownError: the tokenizer's class is in no file.
     """
-    libraries = [f"{name} {importlib.metadata.version(name)}" for name in _LIBRARIES]
-    parts = [_FORMAT, tokenizer_digest, _code_digest(tokenizer), first, tokenizer.specials.eos]
-    digest = hashlib.sha256(repr([*parts, *libraries]).encode())
-    digest.update(text_digest(documents))
-    return digest.hexdigest()[:32]
-
-
-def _code_digest(tokenizer: Tokenizer) -> str:
-    """Digest of `_SOURCES` and of the file of the tokenizer's class, which may be a user's."""
-    files = [path for pattern in _SOURCES for path in sorted(_PACKAGE.glob(pattern))]
+    code = [path for pattern in _SOURCES for path in sorted(_PACKAGE.glob(pattern))]
     reads_text = getattr(tokenizer, "base", tokenizer)  # of an `ExtendedTokenizer`
     try:
-        files.append(Path(inspect.getfile(type(reads_text))))
+        code.append(Path(inspect.getfile(type(reads_text))))  # which may be a user's
     except (OSError, TypeError) as error:  # defined in a notebook, where it may change
         raise _UnknownError from error
-    return hashlib.sha256(b"".join(path.read_bytes() for path in files)).hexdigest()
+    code_digest = hashlib.sha256(b"".join(path.read_bytes() for path in code)).hexdigest()
+    libraries = [f"{name} {importlib.metadata.version(name)}" for name in _LIBRARIES]
+    parts = [_FORMAT, tokenizer_digest, code_digest, first, tokenizer.specials.eos, *libraries]
+    digest = hashlib.sha256(repr(parts).encode())
+    digest.update(text_digest(documents))
+    return digest.hexdigest()[:32]
 
 
 class _UnknownError(Exception):
@@ -281,7 +271,12 @@ def text_digest(documents: Corpus) -> bytes:
         for piece in _content(documents):
             digest.update(piece)
     except _UnknownError:
-        return _digest_of_examples(documents)
+        digest = hashlib.sha256()
+        for document in tqdm(documents, "text", unit="doc", delay=BAR_AFTER_SECONDS, disable=None):
+            text = document["text"].encode(*_TEXT_ENCODING)
+            # With the sizes, the same text divided into other documents has another digest.
+            digest.update(len(text).to_bytes(8))
+            digest.update(text)
     return digest.digest()
 
 
@@ -322,21 +317,6 @@ def _content(source: object) -> Iterator[Buffer]:
             raise _UnknownError
 
 
-def _digest_of_examples(documents: Corpus) -> bytes:
-    digest = hashlib.sha256()
-    texts = (document["text"] for document in documents)
-    with tqdm(
-        total=len(documents), desc="text", unit="doc", delay=BAR_AFTER_SECONDS, disable=None
-    ) as bar:
-        for chunk in batched(texts, 1024):
-            encoded = [text.encode(*_TEXT_ENCODING) for text in chunk]
-            # With the sizes, the same text divided into other documents has another digest.
-            digest.update(np.array([len(text) for text in encoded], np.int64))
-            digest.update(b"".join(encoded))
-            bar.update(len(chunk))
-    return digest.digest()
-
-
 @dataclass(frozen=True, repr=False)
 class CachedPairs(RandomAccess[Features]):
     """Pairs as tokens without special ones, {side: int32 [n]}; document i of each stream is one."""
@@ -363,21 +343,25 @@ class LazyPairs(RandomAccess[Features]):
 
     Args:
       examples: pairs {"source": str, "target": str}.
-      room: tokens from which on all are forgotten.
     """
 
-    def __init__(self, examples: Corpus, tokenizers: Tokenizers, room: int = 2**25):
+    room = 2**25
+    """Tokens from which on all are forgotten."""
+
+    def __init__(self, examples: Corpus, tokenizers: Tokenizers):
         self._examples = examples
         self._tokenizers = tokenizers
-        self._room = room
-        # Source and target of a pair follow each other in one array. Place 0 stays empty, so that
-        # a pair which ends there is not encoded.
-        self._tokens = np.zeros(1, np.int32)
-        self._used = 1
-        self._borders = np.zeros((len(examples), 3), np.int32)  # start, end of the source, end
+        self._forget()
 
-    def __reduce__(self) -> tuple[type, tuple[Corpus, Tokenizers, int]]:
-        return LazyPairs, (self._examples, self._tokenizers, self._room)
+    def _forget(self) -> None:
+        # Source and target of a pair follow each other. Place 0 stays empty, so that a pair which
+        # ends there is not encoded.
+        self._tokens = array("i", [0])
+        # Start, end of the source, end of each pair.
+        self._borders = np.zeros((len(self._examples), 3), np.int32)
+
+    def __reduce__(self) -> tuple[type, tuple[Corpus, Tokenizers]]:
+        return LazyPairs, (self._examples, self._tokenizers)
 
     def __len__(self) -> int:
         return len(self._examples)
@@ -396,35 +380,29 @@ class LazyPairs(RandomAccess[Features]):
 
     def take(self, places: np.ndarray, mode: Literal["clip"]) -> np.ndarray:
         """`np.ndarray.take` of the tokens so far."""
-        return self._tokens.take(places, mode=mode)
+        return np.frombuffer(self._tokens, np.int32).take(places, mode=mode)
 
     def _ranges(self, side: int, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Starts and ends in `_tokens`, int32 [n] each."""
-        if self._used > self._room:
-            self._used = 1
-            self._borders[:] = 0
-        self._encode(indices[self._borders[indices, -1] == 0])
+        if len(self._tokens) > self.room:
+            self._forget()
+        missing = indices[self._borders[indices, -1] == 0].tolist()
+        if missing:
+            self._encode(missing)
         borders = self._borders[indices]
         return borders[:, side], borders[:, side + 1]
 
-    def _encode(self, indices: np.ndarray) -> None:
-        if not len(indices):
-            return
-        examples = [self._examples[i] for i in indices.tolist()]
+    def _encode(self, indices: Sequence[int]) -> None:
+        examples = [self._examples[i] for i in indices]
         sides = [
             encode_batch(self._tokenizers.text(side), [example[side] for example in examples])
             for side in _SIDES
         ]
-        texts = [tokens for pair in zip(*sides, strict=True) for tokens in pair]
-        ends = self._used + np.cumsum([len(tokens) for tokens in texts]).reshape(-1, 2)
-        used = int(ends[-1, -1])
-        if used > len(self._tokens):
-            more = max(used, 2 * len(self._tokens)) - len(self._tokens)
-            self._tokens = np.append(self._tokens, np.zeros(more, np.int32))
-        self._tokens[self._used : used] = list(itertools.chain.from_iterable(texts))
-        self._borders[indices, 1:] = ends
-        self._borders[indices, 0] = np.append(self._used, ends[:-1, 1])
-        self._used = used
+        for index, source, target in zip(indices, *sides, strict=True):
+            start = len(self._tokens)
+            middle = start + len(source)
+            self._borders[index] = (start, middle, middle + len(target))
+            self._tokens.extend([*source, *target])
 
 
 def tokenize_pairs(
@@ -442,22 +420,20 @@ def tokenize_pairs(
     Raises:
       UserError: a folder that the user configured has no room for the tokens.
     """
-    return map_corpora(examples, functools.partial(_tokenize_corpus, tokenizers, cache))
 
+    def tokenize(corpus: Corpus) -> Sequence[Features]:
+        streams = {}
+        for side in _SIDES:
+            tokenizer = tokenizers.text(side)
+            texts = Parsed(corpus, functools.partial(_side_example, side))
+            digest = tokenizers.sha256.get(side)
+            stream = cache.read_or_encode(texts, tokenizer, digest, first=tokenizer.specials.eos)
+            if stream is None:
+                return LazyPairs(corpus, tokenizers)
+            streams[side] = stream
+        return CachedPairs(streams)
 
-def _tokenize_corpus(
-    tokenizers: Tokenizers, cache: TokenCache, examples: Corpus
-) -> Sequence[Features]:
-    streams = {}
-    for side in _SIDES:
-        tokenizer = tokenizers.text(side)
-        texts = Parsed(examples, functools.partial(_side_example, side))
-        digest = tokenizers.sha256.get(side)
-        stream = cache.read_or_encode(texts, tokenizer, digest, first=tokenizer.specials.eos)
-        if stream is None:
-            return LazyPairs(examples, tokenizers)
-        streams[side] = stream
-    return CachedPairs(streams)
+    return map_corpora(examples, tokenize)
 
 
 def _side_example(side: str, pair: Example) -> Example:

@@ -7,10 +7,10 @@ In each window the target is the input shifted by one token. N tokens of a strea
 import errno
 import itertools
 import tempfile
+from abc import abstractmethod
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -53,15 +53,10 @@ class TokenStream:
 
         Raises:
           UserError: all documents are empty.
-          ValueError: the number of tokens does not match the sizes.
         """
         if not np.any(sizes):
             raise UserError("the text is empty: there is no token to predict")
         next_starts = np.cumsum(sizes + separator_size)
-        if len(tokens) != 1 + next_starts[-1]:
-            raise ValueError(
-                f"{len(tokens)} tokens do not match the sizes of {len(sizes)} documents"
-            )
         starts = next_starts - sizes - separator_size
         ends = starts + sizes + 1
         return cls(tokens[: ends[-1] + 1], starts, ends)
@@ -211,26 +206,49 @@ def find_slices(
     """
     if not isinstance(items, Corpora):
         return slices_of(items)
-    parts = []
-    for part in items.parts:
-        slices = slices_of(part)
-        if slices is None:
-            return None
-        parts.append(slices)
+    parts = list(filter(None, map(slices_of, items.parts)))
+    if len(parts) < len(items.parts):
+        return None
     return {
         feature: CorporaSlices([part[feature] for part in parts], items.starts[:-1])
         for feature in parts[0]
     }
 
 
+class TokenWindows(RandomAccess[Features]):
+    """Windows of tokens, {"input": int32 [n], "target": the same, shifted by one}.
+
+    Attributes:
+      tokens: int32 [N].
+    """
+
+    tokens: np.ndarray
+
+    @abstractmethod
+    def ranges(self, indices: Indices) -> tuple[Any, Any]:
+        """Starts and stops of the inputs of these windows, int64 [n] each."""
+
+    def item(self, index: int) -> Features:
+        start, stop = self.ranges(index)
+        return {"input": self.tokens[start:stop], "target": self.tokens[start + 1 : stop + 1]}
+
+    @property
+    def slices(self) -> dict[str, TokenSlices]:
+        """The features of all windows."""
+        return {
+            "input": TokenSlices(self.tokens, self.ranges),
+            "target": TokenSlices(self.tokens, self.ranges, shift=1),
+        }
+
+
 @dataclass(frozen=True)
-class Windows(RandomAccess[Features]):
+class Windows(TokenWindows):
     """Windows of a stream, across the ends of documents.
 
-    Item i is {"input": tokens[i * stride : i * stride + n], "target": the same, shifted by one},
-    int32 [n]; n = length, possibly less in the last window, which ends with the last token. With
-    stride = length every token except the first is a target exactly once. With stride = 1 windows
-    start at all indices, and all are full if the stream is longer than a window.
+    The input of window i is tokens[i * stride : i * stride + n]; n = length, possibly less in the
+    last window, which ends with the last token. With stride = length every token except the first
+    is a target exactly once. With stride = 1 windows start at all indices, and all are full if the
+    stream is longer than a window.
 
     Attributes:
       tokens: int32 [N], at least two.
@@ -246,61 +264,35 @@ class Windows(RandomAccess[Features]):
         after_first = max(0, len(self.tokens) - 1 - self.length)  # targets after the first window
         return 1 - (-after_first // self.stride)
 
-    def item(self, index: int) -> Features:
-        return _window(self.tokens, *self.ranges(index))
-
     def ranges(self, indices: Indices) -> tuple[Any, Any]:
-        """Starts and stops of the inputs of these windows, int64 [n] each."""
         starts = indices * self.stride
         return starts, np.minimum(starts + self.length, len(self.tokens) - 1)
 
-    @property
-    def slices(self) -> dict[str, TokenSlices]:
-        """The features of all windows."""
-        return _window_slices(self.tokens, self.ranges)
 
-
-@dataclass(frozen=True)
-class DocumentPieces(RandomAccess[Features]):
+class DocumentPieces(TokenWindows):
     """Windows of single documents: a document that is longer than a window is cut into pieces.
 
-    Item i is {"input": int32 [n], "target": the same, shifted by one}, n <= length. The first input
-    of a document is its first token, its last target is its end token: each token of a document and
-    its end token are targets exactly once.
+    The first input of a document is its first token, its last target is its end token: each token
+    of a document and its end token are targets exactly once.
 
-    Attributes:
+    Args:
       stream: the documents.
       length: tokens of a full window, at least 1.
     """
 
-    stream: TokenStream
-    length: int
-
-    @cached_property
-    def _starts_and_stops(self) -> tuple[np.ndarray, np.ndarray]:
-        starts = self.stream.starts
-        ends = self.stream.ends
-        counts = -((starts - ends) // self.length)  # pieces of each document, rounded up
+    def __init__(self, stream: TokenStream, length: int):
+        self.tokens = stream.tokens
+        counts = -((stream.starts - stream.ends) // length)  # pieces of each document, rounded up
         # Number of each piece in its document.
         number = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
-        first = np.repeat(starts, counts) + number * self.length
-        return first, np.minimum(first + self.length, np.repeat(ends, counts))
+        self._starts = np.repeat(stream.starts, counts) + number * length
+        self._stops = np.minimum(self._starts + length, np.repeat(stream.ends, counts))
 
     def __len__(self) -> int:
-        return len(self._starts_and_stops[0])
-
-    def item(self, index: int) -> Features:
-        return _window(self.stream.tokens, *self.ranges(index))
+        return len(self._starts)
 
     def ranges(self, indices: Indices) -> tuple[Any, Any]:
-        """Starts and stops of the inputs of these pieces, int64 [n] each."""
-        starts, stops = self._starts_and_stops
-        return starts[indices], stops[indices]
-
-    @property
-    def slices(self) -> dict[str, TokenSlices]:
-        """The features of all pieces."""
-        return _window_slices(self.stream.tokens, self.ranges)
+        return self._starts[indices], self._stops[indices]
 
 
 def store_token_stream(documents: Iterable[Sequence[int]], first: int, end: int) -> TokenStream:
@@ -341,16 +333,3 @@ def store_token_stream(documents: Iterable[Sequence[int]], first: int, end: int)
 def document_separator(first: int, end: int) -> np.ndarray:
     """Tokens between two documents; arguments as for `store_token_stream`."""
     return np.array([end] if first == end else [end, first], np.int32)
-
-
-def _window(tokens: np.ndarray, start: int, stop: int) -> Features:
-    return {"input": tokens[start:stop], "target": tokens[start + 1 : stop + 1]}
-
-
-def _window_slices(
-    tokens: np.ndarray, ranges: Callable[[np.ndarray], tuple[Any, Any]]
-) -> dict[str, TokenSlices]:
-    return {
-        "input": TokenSlices(tokens, ranges),
-        "target": TokenSlices(tokens, ranges, shift=1),
-    }

@@ -15,12 +15,12 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable, Generator, Iterator, Mapping
-from functools import cached_property, partial
+from functools import partial
 from itertools import chain
 from multiprocessing import reduction
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, BinaryIO
 
 import cloudpickle
 import jax
@@ -29,112 +29,22 @@ from transformer_jax.data.batches.packing import Packer, StreamGroups, pack_stre
 from transformer_jax.errors import UserError
 
 _SPAWN = multiprocessing.get_context("spawn")
-_SLOTS = 4
-"""Results of a worker that have room in its memory; the parent reads one of them."""
 _ALIGNMENT = 64  # bytes: of any dtype, and a line of the processor's cache
 
 
-class Lifeline:
-    """Ends child processes when their parent cuts it or is gone, whatever ended the parent.
+class SharedObject:
+    """An object whose arrays processes share in a file without a name.
 
-    It is a pipe to which nothing is written: reading it returns once the parent's end is closed.
-    Pickled for a process of `multiprocessing`, it becomes the child's end.
+    It can be pickled only for processes of `multiprocessing`. The system deletes the file when the
+    last of them ends, however that ends.
+
+    Raises:
+      OSError: the file cannot be written.
     """
 
-    def __init__(self) -> None:
-        self._parent_end: int | None
-        self._child_end, self._parent_end = os.pipe()
-
-    def cut(self) -> None:
-        """Ends the processes that called `exit_when_cut`. A second call has no effect."""
-        if self._parent_end is not None:
-            os.close(self._parent_end)
-            os.close(self._child_end)
-            self._parent_end = None
-
-    def exit_when_cut(self) -> None:
-        """Makes this process exit with status 1 when the parent cuts the line or is gone."""
-        threading.Thread(target=self._wait, daemon=True).start()
-
-    def _wait(self) -> None:
-        os.read(self._child_end, 1)
-        os._exit(1)
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {"child_end": reduction.DupFd(self._child_end)}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self._child_end = state["child_end"].detach()
-        self._parent_end = None
-
-
-class SharedObject(NamedTuple):
-    """Handle of an object in a `SharedFile`.
-
-    Attributes:
-      pickled: the object without its arrays.
-      places: (start, stop) of each array in the file, in bytes.
-    """
-
-    pickled: bytes
-    places: list[tuple[int, int]]
-
-
-class SharedFile:
-    """A file without a name, which processes share by its descriptor.
-
-    It can be pickled only for processes of `multiprocessing`. The system deletes it when the last
-    of them ends, however that ends.
-
-    Args:
-      file: open for reading and writing.
-    """
-
-    def __init__(self, file: BinaryIO):
-        self._file = file
-
-    @classmethod
-    def on_disk(cls) -> "SharedFile":
-        """Creates an empty temporary file."""
-        return cls(tempfile.TemporaryFile())
-
-    @classmethod
-    def in_memory(cls, size: int) -> "SharedFile":
-        """Creates a file of `size` bytes in memory, which it takes only when it is written to.
-
-        It takes no room in /dev/shm, which is small in containers. On disk if the system has no
-        such files.
-        """
-        if not hasattr(os, "memfd_create"):
-            shared = cls.on_disk()
-        else:
-            shared = cls(os.fdopen(os.memfd_create("shared"), "r+b"))
-        shared._file.truncate(size)
-        return shared
-
-    @property
-    def size(self) -> int:
-        """Size in bytes."""
-        return os.fstat(self._file.fileno()).st_size
-
-    def dump(self, value: Any, start: int = 0) -> SharedObject:
-        """Writes the arrays of an object to the file; returns a handle with the rest of it.
-
-        Args:
-          start: offset in the file where the arrays begin; they overwrite its content.
-
-        Raises:
-          OSError: the file cannot be written.
-        """
-        places: list[tuple[int, int]] = []
-
-        def write(array: pickle.PickleBuffer) -> None:
-            content = array.raw()
-            end = places[-1][1] if places else start
-            first = -(-end // _ALIGNMENT) * _ALIGNMENT  # rounded up
-            self._file.seek(first)
-            places.append((first, first + self._file.write(content)))
-
+    def __init__(self, value: Any):
+        self._file: BinaryIO = tempfile.TemporaryFile()  # noqa: SIM115 (as long as this object)
+        self._places: list[tuple[int, int]] = []  # start and stop of each array, in bytes
         unknown = {
             module.__name__: module
             for module in [*sys.modules.values()]
@@ -143,29 +53,31 @@ class SharedFile:
         for module in unknown.values():  # no other process can import it
             cloudpickle.register_pickle_by_value(module)
         try:
-            pickled = cloudpickle.dumps(value, protocol=5, buffer_callback=write)
+            self._pickled = cloudpickle.dumps(value, protocol=5, buffer_callback=self._write)
         finally:
             for module in unknown.values():
                 cloudpickle.unregister_pickle_by_value(module)
         self._file.flush()
-        return SharedObject(pickled, places)
 
-    def load(self, stored: SharedObject) -> Any:
-        """Loads an object. Its arrays are read-only views of the file: they change with it."""
-        arrays = [self._content[start:stop] for start, stop in stored.places]
-        return pickle.loads(stored.pickled, buffers=arrays)
+    def _write(self, array: pickle.PickleBuffer) -> None:
+        start = -(-self._file.tell() // _ALIGNMENT) * _ALIGNMENT  # rounded up
+        self._file.seek(start)
+        self._places.append((start, start + self._file.write(array.raw())))
 
-    @cached_property
-    def _content(self) -> memoryview:
-        if not self.size:
-            return memoryview(b"")  # an empty file cannot be mapped
-        return memoryview(mmap.mmap(self._file.fileno(), 0, access=mmap.ACCESS_READ))
+    def load(self) -> Any:
+        """Loads the object. Its arrays are read-only views of the file."""
+        content = memoryview(b"")
+        if self._places and self._places[-1][1]:  # an empty file cannot be mapped
+            content = memoryview(mmap.mmap(self._file.fileno(), 0, access=mmap.ACCESS_READ))
+        arrays = [content[start:stop] for start, stop in self._places]
+        return pickle.loads(self._pickled, buffers=arrays)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"descriptor": reduction.DupFd(self._file.fileno())}
+        return {**vars(self), "_file": reduction.DupFd(self._file.fileno())}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self._file = os.fdopen(state["descriptor"].detach(), "r+b")
+        vars(self).update(state)
+        self._file = os.fdopen(state["_file"].detach(), "rb")
 
 
 class PackingWorkers:
@@ -182,76 +94,54 @@ class PackingWorkers:
     def __init__(self, streams: Mapping[str, Packer], count: int):
         self._numbers = list(streams)
         self._parts = [self._numbers[i::count] for i in range(min(count, len(streams)))]
-        self._num_bytes = max(stream.num_bytes for stream in streams.values())
-        self._file = SharedFile.on_disk()
-        self._work = self._file.dump(partial(_pack, dict(streams)))
-        self._lifeline = Lifeline()
+        self._work = SharedObject(partial(_pack, dict(streams)))
+        self._processes: list[BaseProcess] = []
 
     def pack(self, starts: Mapping[str, int]) -> Generator[StreamGroups]:
-        """Packs like `pack_streams`; the arrays of a result are valid until the next one is taken.
-
-        The processes end when the generator is closed.
+        """Packs like `pack_streams`. The processes end when the generator is closed.
 
         Raises:
           UserError: a process was killed, or an error of `pack_streams`.
         """
-        self.stop()
-        self._lifeline = Lifeline()
-        workers = [self._start({i: starts[i] for i in part}) for part in self._parts]
-        try:
+        with _ended(self._processes):
+            parts = [self._start({i: starts[i] for i in part}) for part in self._parts]
             while True:
-                groups = dict(chain.from_iterable(next(taken).items() for _, taken in workers))
+                groups = dict(chain.from_iterable(next(part).items() for part in parts))
                 yield {i: groups[i] for i in self._numbers}  # in the order of `streams`
-        finally:
-            self.stop()
-            for process, _ in workers:
-                process.join()
 
     def stop(self) -> None:
         """Ends the processes; a thread that waits for a result gets an error."""
-        self._lifeline.cut()
+        for process in self._processes:
+            process.kill()
 
-    def _start(self, starts: Mapping[str, int]) -> tuple[BaseProcess, Iterator[StreamGroups]]:
-        memory = SharedFile.in_memory(_SLOTS * self._num_bytes * len(starts))
+    def _start(self, starts: Mapping[str, int]) -> Iterator[StreamGroups]:
         ours, theirs = _SPAWN.Pipe()
         with theirs:  # closed here, so that `ours` ends with the process
-            process = _start(self._lifeline, self._file, self._work, starts, memory, theirs)
-        return process, _take(process, memory, ours)
+            process = _start(self._work, starts, theirs)
+        self._processes.append(process)
+        return _take(process, ours)
 
 
-def _take(
-    process: BaseProcess, memory: SharedFile, connection: Connection
-) -> Iterator[StreamGroups]:
-    """Groups of a worker process, in memory that it writes to again."""
+def _take(process: BaseProcess, connection: Connection) -> Iterator[StreamGroups]:
+    """Groups of a worker process, which packs the next ones meanwhile."""
     while True:
         try:
             result = connection.recv()
-        except (EOFError, ConnectionError) as error:
+        except (EOFError, OSError) as error:
             raise UserError(
                 f"a data worker was killed (process {process.pid}): is memory short? Lower "
                 "data.num_workers; the same command continues"
             ) from error
         if isinstance(result, Exception):
             raise result
-        yield memory.load(result)
-        with contextlib.suppress(ConnectionError):  # of a killed one; `recv` says so
-            connection.send(None)  # its memory may be overwritten
+        yield result
 
 
-def _pack(
-    streams: Mapping[str, Packer],
-    starts: Mapping[str, int],
-    memory: SharedFile,
-    connection: Connection,
-) -> None:
-    """Packs some of the streams in a worker process, and sends handles of the groups."""
-    slot_size = memory.size // _SLOTS
+def _pack(streams: Mapping[str, Packer], starts: Mapping[str, int], connection: Connection) -> None:
+    """Packs some of the streams in a worker process, and sends the groups."""
     try:
-        packed = pack_streams({i: streams[i] for i in starts}, starts)
-        for number, groups in enumerate(packed):
-            if number >= _SLOTS:
-                connection.recv()
-            connection.send(memory.dump(groups, start=number % _SLOTS * slot_size))
+        for groups in pack_streams({i: streams[i] for i in starts}, starts):
+            connection.send(groups)
     except Exception as error:
         with contextlib.suppress(OSError):  # the parent may be gone
             connection.send(_picklable(error))
@@ -276,34 +166,46 @@ def helper_processes(work: Callable[[], object], count: int) -> Iterator[None]:
       work: pickled once for all processes, with its arrays.
       count: number of processes; possibly 0.
     """
-    if not count:
+    processes: list[BaseProcess] = []
+    with _ended(processes):
+        if count:
+            shared = SharedObject(work)
+            for _ in range(count):
+                processes.append(_start(shared))
         yield
-        return
-    file = SharedFile.on_disk()
-    lifeline = Lifeline()
-    stored = file.dump(work)
-    processes = []
+
+
+@contextlib.contextmanager
+def _ended(processes: list[BaseProcess]) -> Iterator[None]:
+    """Ends the processes that the block adds to a list, and empties it."""
     try:
-        for _ in range(count):
-            processes.append(_start(lifeline, file, stored))
         yield
     finally:
-        lifeline.cut()
+        for process in processes:
+            process.kill()
         for process in processes:
             process.join()
+        processes.clear()
 
 
-def _start(lifeline: Lifeline, file: SharedFile, work: SharedObject, *args: Any) -> BaseProcess:
-    """Calls an object of a file in a new process."""
-    process = _SPAWN.Process(target=_run, args=(lifeline, file, work, *args), daemon=True)
+def _start(work: SharedObject, *args: Any) -> BaseProcess:
+    """Calls a shared function in a new process."""
+    process = _SPAWN.Process(target=_run, args=(work, *args), daemon=True)
     process.start()
     return process
 
 
-def _run(lifeline: Lifeline, file: SharedFile, work: SharedObject, *args: Any) -> None:
+def _run(work: SharedObject, *args: Any) -> None:
     # The process ends with its parent, and not by signals to the process group.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    lifeline.exit_when_cut()
+    threading.Thread(target=_exit_after_parent, daemon=True).start()
     jax.config.update("jax_platforms", "cpu")
-    file.load(work)(*args)
+    work.load()(*args)
+
+
+def _exit_after_parent() -> None:
+    parent = multiprocessing.parent_process()
+    assert parent
+    parent.join()
+    os._exit(1)

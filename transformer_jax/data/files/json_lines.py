@@ -5,38 +5,18 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from transformer_jax.conversations import (
-    ASSISTANT,
-    CONVERSATION_KEYS,
-    USER,
-    Conversation,
-    NothingToLearn,
-    Turn,
+from transformer_jax.conversations.turns import (
     check_answered,
-    check_unanswered,
     conversation_from_json,
     conversation_to_json,
     encoder_source,
     join_contents,
     parse_conversation,
-)
-from transformer_jax.conversations.turns import (
-    MESSAGE_KEYS,
-    check_order,
-    parse_messages,
-    parse_system,
+    parse_preference,
     require_read,
 )
 from transformer_jax.data.examples import Corpus, Example, Parsed
 from transformer_jax.data.files.rows import open_rows, parse_json, select_rows
-
-_ANSWERS = ("chosen", "rejected")
-_PREFERENCE_FORMAT = (
-    '{"prompt": text or messages, "chosen": text or messages, "rejected": the same}; the prompt '
-    "may be an instruction with its input, or messages that both answers begin with"
-)
-_REPEATS_CHOSEN = ("output", "messages")
-"""Keys that repeat the chosen answer where another key has the prompt."""
 
 CHOICES_FORMAT = (
     '{"context": text, "choices": [text, text, ...], "answer": index of the right one, from 0}'
@@ -90,88 +70,13 @@ def read_preferences(path: str, split: str, on_bad_row: str = "stop") -> Corpus:
 
 
 def _preference_example(row: Any) -> Example:
-    if not isinstance(row, Mapping) or any(name not in row for name in _ANSWERS):
-        raise ValueError(f"write {_PREFERENCE_FORMAT}")
-    prompt, chosen, rejected = _parse_preference(row)
-    check_unanswered(prompt)
-    for name, answer in zip(_ANSWERS, (chosen, rejected), strict=True):
-        if not answer.strip():
-            raise NothingToLearn(f'"{name}" is an empty answer')
-    if chosen == rejected:
-        raise NothingToLearn("both answers are the same")
+    prompt, chosen, rejected = parse_preference(row)
     return {
         "turns": conversation_to_json(prompt),
         "chosen": chosen,
         "rejected": rejected,
         "text": "\n".join((join_contents(prompt), chosen, rejected)),
     }
-
-
-def _parse_preference(row: Mapping[str, Any]) -> tuple[Conversation, str, str]:
-    """Prompt and both answers of a row."""
-    before, chosen = _split_answer(row["chosen"], "chosen")
-    before_rejected, rejected = _split_answer(row["rejected"], "rejected")
-    if before != before_rejected:
-        raise ValueError('"chosen" and "rejected" differ before their last turns')
-    prompt = _parse_prompt(row)
-    if before and prompt and not _repeats(before, prompt):
-        raise ValueError('the prompt differs from the turns before the last of "chosen"')
-    turns = before or prompt
-    if not turns:
-        raise ValueError(f"write {_PREFERENCE_FORMAT}")
-    try:
-        check_order(turns)
-    except ValueError as error:
-        raise ValueError(f"the prompt: {error}") from error
-    return turns, chosen, rejected
-
-
-def _parse_prompt(row: Mapping[str, Any]) -> Conversation:
-    """Turns to be answered, from the keys beside the answers; empty if there are none."""
-    rest = {key: value for key, value in row.items() if key not in _ANSWERS}
-    prompt = rest.pop("prompt", None)
-    if prompt is None and any(rest.get(key) is not None for key in CONVERSATION_KEYS):
-        return parse_conversation(rest, is_answered=False)
-    require_read(rest, ("prompt", "system", *_REPEATS_CHOSEN))
-    if prompt is None:
-        return parse_system(rest)
-    is_text = isinstance(prompt, str)
-    turns = (Turn(USER, prompt),) if is_text else _parse_messages(prompt, "prompt")
-    return (*parse_system(rest), *turns)
-
-
-def _repeats(before: Conversation, prompt: Conversation) -> bool:
-    """Returns True if the turns before both answers are the prompt, or a prompt of one question is
-    the first or the last of theirs."""
-    questions = [turn for turn in before if turn.role == USER]
-    return before == prompt or (len(prompt) == 1 and prompt[0] in (questions[0], questions[-1]))
-
-
-def _split_answer(value: Any, name: str) -> tuple[Conversation, str]:
-    """Turns before an answer and its text, from a text, a message or a list of messages."""
-    if isinstance(value, str):
-        return (), value
-    messages = [value] if isinstance(value, Mapping) else value
-    if not isinstance(messages, list) or not messages:
-        raise ValueError(f'"{name}" is neither a text nor messages')
-    *before, answer = _parse_messages(messages, name)
-    if answer.role != ASSISTANT:
-        raise ValueError(f'"{name}": the last turn is of role {answer.role!r}, no answer')
-    if not answer.is_learned:
-        raise NothingToLearn(f'"{name}" is not learned (weight, train or loss)')
-    return tuple(before), answer.content
-
-
-def _parse_messages(messages: Any, name: str) -> Conversation:
-    """Turns of messages with the keys of chat messages or of ShareGPT."""
-    chat_keys, sharegpt_keys = MESSAGE_KEYS
-    first = messages[0] if isinstance(messages, list) and messages else None
-    is_sharegpt = isinstance(first, Mapping) and "from" in first
-    _, role, content = sharegpt_keys if is_sharegpt else chat_keys
-    try:
-        return parse_messages(messages, name, role, content)
-    except ValueError as error:
-        raise ValueError(f'"{name}": {error}') from error
 
 
 def read_choices(path: str, split: str = "all", on_bad_row: str = "stop") -> Corpus:

@@ -55,7 +55,7 @@ class TextLines(RandomAccess[str]):
 
     Attributes:
       path: the file.
-      content: its bytes, unpacked.
+      content: its bytes, unpacked, uint8 [size]: a memory map, or shared with other processes.
 
     Args:
       path: the file, plain, .gz or .zst.
@@ -69,10 +69,10 @@ class TextLines(RandomAccess[str]):
 
     def __init__(self, path: str, *, once: bool = False):
         self.path = os.fspath(path)
-        self.content: mmap.mmap | memoryview = _map_into_memory(self.path, once)
-        self._first = len(codecs.BOM_UTF8) if self.content[:3] == codecs.BOM_UTF8 else 0
-        self._ends = _line_ends(self.content)  # [N], index of each line end
-        self._check_utf8()
+        self.content = np.frombuffer(_map_into_memory(self.path, once), np.uint8)
+        has_mark = self.content[:3].tobytes() == codecs.BOM_UTF8
+        self._first = len(codecs.BOM_UTF8) if has_mark else 0
+        self._ends = _line_ends(self.content, self.path)
 
     def __len__(self) -> int:
         return len(self._ends)
@@ -83,7 +83,7 @@ class TextLines(RandomAccess[str]):
     def line_bytes(self, index: int) -> bytes:
         """Bytes of line `index` >= 0, without its line end."""
         start = self._ends[index - 1] + 1 if index else 0
-        line = bytes(self.content[start : self._ends[index] + 1])
+        line = self.content[start : self._ends[index] + 1].tobytes()
         return line_content(line, is_first=index == 0)
 
     def text(self, start: int = 0, stop: int | None = None) -> str:
@@ -93,41 +93,16 @@ class TextLines(RandomAccess[str]):
         """
         stop = len(self) if stop is None else stop
         first = self._ends[start - 1] + 1 if start else self._first
-        text = bytes(self.content[first : self._ends[stop - 1] + 1]).decode()
+        text = self.content[first : self._ends[stop - 1] + 1].tobytes().decode()
         return text.replace("\r\n", "\n")
 
     def blank_mask(self) -> np.ndarray:
         """Mask of the lines that are empty or white space, bool [N]."""
-        content = np.frombuffer(self.content, np.uint8)
         starts = np.append(self._first, self._ends[:-1] + 1)
-        blank = ~_BEGINS_TEXT[content[np.minimum(starts, len(content) - 1)]]
+        blank = ~_BEGINS_TEXT[self.content[np.minimum(starts, len(self.content) - 1)]]
         for i in np.flatnonzero(blank).tolist():  # few lines begin with white space
             blank[i] = not self.item(i).strip()
         return blank
-
-    def __getstate__(self) -> dict[str, Any]:
-        # An array can be shared with other processes; a memory map cannot be pickled.
-        return {**vars(self), "content": np.frombuffer(self.content, np.uint8)}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update(state)
-        self.content = memoryview(state["content"])
-
-    def _check_utf8(self) -> None:
-        start = 0
-        size = len(self.content)
-        while start < size:
-            # Whole lines, so that no character is split.
-            last = np.searchsorted(self._ends, min(start + _CHUNK_BYTES, size - 1))
-            stop = int(self._ends[last]) + 1
-            try:
-                bytes(self.content[start:stop]).decode()
-            except UnicodeDecodeError as error:
-                number = np.searchsorted(self._ends, start + error.start) + 1
-                raise UserError(
-                    f"{self.path}, line {number}: not UTF-8 ({error.reason}); convert it to UTF-8"
-                ) from error
-            start = stop
 
 
 def paragraphs(lines: TextLines) -> np.ndarray:
@@ -242,12 +217,24 @@ def _copied(content: BinaryIO | gzip.GzipFile, path: str) -> mmap.mmap:
         return _mapped(copy, path)
 
 
-def _line_ends(data: mmap.mmap) -> np.ndarray:
-    """Index of each line feed, and of the end of the file if the last line has none."""
+def _line_ends(content: np.ndarray, path: str) -> np.ndarray:
+    """Index of each line feed, and of the end of the file if the last line has none; UserError if
+    the file is not UTF-8."""
     ends: list[np.ndarray] = []  # at least one: empty files are refused before
-    for start in range(0, len(data), _CHUNK_BYTES):
-        chunk = np.frombuffer(data[start : start + _CHUNK_BYTES], np.uint8)
-        ends.append(np.flatnonzero(chunk == ord("\n")) + start)
-    if data[len(data) - 1 :] != b"\n":
-        ends.append(np.array([len(data)]))
+    size = len(content)
+    decoder = codecs.getincrementaldecoder("utf-8")()
+    for start in range(0, size, _CHUNK_BYTES):
+        chunk = content[start : start + _CHUNK_BYTES]
+        ends.append(start + np.flatnonzero(chunk == ord("\n")))
+        split, _ = decoder.getstate()  # bytes of a character that continues in this chunk
+        try:
+            decoder.decode(chunk.tobytes(), final=start + _CHUNK_BYTES >= size)
+        except UnicodeDecodeError as error:
+            position = start - len(split) + error.start
+            number = np.searchsorted(np.concatenate(ends), position) + 1
+            raise UserError(
+                f"{path}, line {number}: not UTF-8 ({error.reason}); convert it to UTF-8"
+            ) from error
+    if content[size - 1] != ord("\n"):
+        ends.append(np.array([size]))
     return np.concatenate(ends)

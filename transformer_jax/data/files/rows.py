@@ -118,8 +118,8 @@ class RowFilter:
                 continue
             if self._lacks_text(example):
                 self._count("no text", where(index))
-                continue
-            yield index, example
+            else:
+                yield index, example
 
     def report(self, count: int, level: int = logging.WARNING) -> None:
         """Logs what was left out of `count` rows."""

@@ -81,10 +81,7 @@ def find_columns(
     Raises:
       UserError: there is no such column.
     """
-    present = {}
-    for key, column in columns.items():
-        if column or key in names:
-            present[key] = column or key
+    present = {key: column or key for key, column in columns.items() if column or key in names}
     for key, column in present.items():
         if names and column not in names:
             raise UserError(

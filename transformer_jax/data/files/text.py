@@ -66,13 +66,8 @@ def open_text(config: DataConfig, split: str) -> Sequence[Corpus]:
         if not config.train_text:
             raise UserError("data.train_text is not set: text needs the path of a text file")
         return [open_blocks(config, config.train_text.split(","))]
-    read = partial(
-        read_documents,
-        documents=config.documents,
-        column=config.text_field,
-        on_bad_row=config.on_bad_row,
-    )
-    return open_files(config, split, read)
+    options = (config.documents, config.text_field, config.on_bad_row)
+    return open_files(config, split, lambda path: read_documents(path, *options))
 
 
 def read_documents(
@@ -212,11 +207,10 @@ class TextBlocks(RandomAccess[Example]):
                 return self._texts(block, _read_rows(file, block, self.column), convert)
             lines = _read_lines(file, block)
             if has_ending(block.path, OBJECT_ENDINGS):
-                rows = (line for line in lines if line.strip())
+                rows = filter(bytes.strip, lines)
                 return self._texts(block, rows, lambda row: convert(parse_json(row.decode())))
-            if self.by_line:
-                return [line for line in map(bytes.decode, lines) if line.strip()]
-            return ["\n".join(map(bytes.decode, lines))]
+            texts = map(bytes.decode, lines)
+            return list(filter(str.strip, texts)) if self.by_line else ["\n".join(texts)]
 
     def _texts(self, block: Block, rows: Iterable[Any], convert: Convert) -> list[str]:
         """Documents of rows. Says what is left out of the first block of each file that this
@@ -224,8 +218,7 @@ class TextBlocks(RandomAccess[Example]):
         rows = list(rows)
         row_filter = RowFilter(block.path, "train", self.on_bad_row)
         unit = "row group" if block.path.endswith(".parquet") else "byte"
-        position = f"a row after {unit} {block.start}"
-        examples = row_filter.keep(rows, convert, lambda _: position)
+        examples = row_filter.keep(rows, convert, lambda _: f"a row after {unit} {block.start}")
         texts = [example["text"] for _, example in examples]
         level = logging.DEBUG if block.path in _reported else logging.WARNING
         if row_filter.left_out:
@@ -283,15 +276,15 @@ def open_blocks(config: DataConfig, paths: Sequence[str]) -> TextBlocks:
 
 def _matches(pattern: str) -> list[str]:
     """Files that match a pattern, with its protocol."""
+    if "*" not in pattern:
+        return [pattern]
     with _read_errors(pattern):
-        if "*" not in pattern:
-            return [pattern]
         system, path = _file_system(pattern)
         matches = sorted(system.glob(path))
     if not matches:
         raise UserError(f"data.train_text: no file matches {pattern}")
-    protocol = pattern.partition("://")[0] if "://" in pattern else ""
-    return [f"{protocol}://{match}" if protocol else str(match) for match in matches]
+    protocol, separator, _ = pattern.rpartition("://")
+    return [f"{protocol}{separator}{match}" for match in matches]
 
 
 def _file_system(path: str) -> tuple[Any, str]:
@@ -322,11 +315,11 @@ def _cut(path: str, file: Any, size: float) -> Iterator[Block]:
     metadata = pq.ParquetFile(file).metadata
     first = 0
     num_bytes = 0
-    for group in range(metadata.num_row_groups):
-        num_bytes += metadata.row_group(group).total_byte_size
-        if num_bytes >= size or group == metadata.num_row_groups - 1:
-            yield Block(path, total, first, group + 1, num_bytes)
-            first = group + 1
+    for stop in range(1, metadata.num_row_groups + 1):
+        num_bytes += metadata.row_group(stop - 1).total_byte_size
+        if num_bytes >= size or stop == metadata.num_row_groups:
+            yield Block(path, total, first, stop, num_bytes)
+            first = stop
             num_bytes = 0
 
 

@@ -1,19 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files of bracketed trees, one per line or over several lines as in the Penn Treebank's .mrg.
+"""Files of annotated sentences: bracketed trees, and tab-separated lines of tagged words.
 
-Examples are sentences with their trees (for parsing), or with their part-of-speech tags.
+Trees are one per line or over several lines, as in the Penn Treebank's .mrg. Examples are sentences
+with their trees (for parsing), or with their part-of-speech tags.
 """
 
-import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 
 from transformer_jax.data.config import DataConfig
-from transformer_jax.data.examples import Corpus, Example
-from transformer_jax.data.files.lines import TextLines, open_files
+from transformer_jax.data.examples import Corpus, Example, Parsed
+from transformer_jax.data.files.lines import TextLines, open_files, paragraphs
 from transformer_jax.data.files.rows import Rows, select_rows
-from transformer_jax.data.files.tsv import tagged_example
 from transformer_jax.errors import UserError
 from transformer_jax.trees import (
     Tree,
@@ -30,43 +29,39 @@ def open_bracketed(config: DataConfig, split: str) -> Sequence[Corpus]:
     Raises:
       UserError: no file is configured, or one cannot be used.
     """
-    clean = functools.partial(
-        _clean, traces=config.remove_traces, function_tags=config.remove_function_tags
-    )
-    return open_files(config, split, lambda path: read_parses(path, clean))
+
+    def read(path: str) -> Corpus:
+        return read_parses(path, config.remove_traces, config.remove_function_tags)
+
+    return open_files(config, split, read)
 
 
-def _clean(tree: Tree, traces: bool, function_tags: bool) -> Tree:
-    """Removes traces and function tags; ValueError if the tree has only traces."""
-    cleaned = without_traces(tree) if traces else tree
-    if cleaned is None:
-        raise ValueError("the tree has no words except traces")
-    return without_function_tags(cleaned) if function_tags else cleaned
-
-
-def read_parses(path: str, clean: Callable[[Tree], Tree] = lambda tree: tree) -> Corpus:
-    """Reads sentences and their trees, after `clean` has changed each tree.
-
-    An example is {"source": words, separated by spaces, "target": the tree on one line}. Raises as
-    `read_trees`.
-    """
+def read_parses(
+    path: str, remove_traces: bool = False, remove_function_tags: bool = False
+) -> Corpus:
+    """Reads sentences and their trees, {"source": words, separated by spaces, "target": the tree on
+    one line}. Raises as `_read_trees`, also for a tree that has only traces to remove."""
 
     def to_example(tree: Tree) -> Example:
-        cleaned = clean(tree)
+        cleaned = without_traces(tree) if remove_traces else tree
+        if cleaned is None:
+            raise ValueError("the tree has no words except traces")
+        if remove_function_tags:
+            cleaned = without_function_tags(cleaned)
         return {"source": " ".join(cleaned.words()), "target": str(cleaned)}
 
-    return read_trees(path, to_example)
+    return _read_trees(path, to_example)
 
 
 def read_tagged_trees(path: str) -> Corpus:
     """Reads the words and part-of-speech tags of trees, {"text": words, "tags": tags}.
 
-    Raises as `read_trees`.
+    Raises as `_read_trees`.
     """
-    return read_trees(path, lambda tree: tagged_example(tree.leaves()))
+    return _read_trees(path, lambda tree: _tagged_example(tree.leaves()))
 
 
-def read_trees(path: str, to_example: Callable[[Tree], Example]) -> Corpus:
+def _read_trees(path: str, to_example: Callable[[Tree], Example]) -> Corpus:
     """Reads the trees of a file, skips blank lines, and converts each tree with `to_example`.
 
     Raises:
@@ -88,3 +83,37 @@ def read_trees(path: str, to_example: Callable[[Tree], Example]) -> Corpus:
 
     numbers = np.array([start + 1 for start, _ in ranges])
     return select_rows(Rows(ranges, path, "line", numbers), read, "all")
+
+
+def read_tagged_words(path: str) -> Corpus:
+    """Reads sentences from lines WORD<tab>TAG, with blank lines between sentences.
+
+    Raises:
+      UserError: the file cannot be read or has no sentence, or a line has another form; the first
+        one is named.
+    """
+    lines = TextLines(path)
+    sentences = paragraphs(lines)
+    if not len(sentences):
+        raise UserError(f"{path} has no sentence: all its lines are blank")
+    for start, stop in sentences:
+        for i in range(start, stop):
+            problem = _problem_of(lines[i].split("\t"))
+            if problem:
+                raise UserError(f"{path}, line {i + 1}: {problem}; write word<tab>tag, two columns")
+    spans = sentences.tolist()
+    return Parsed(spans, lambda span: _tagged_example(lines[i].split("\t") for i in range(*span)))
+
+
+def _problem_of(columns: Sequence[str]) -> str | None:
+    if len(columns) != 2:
+        return f"{len(columns)} columns"
+    if not all(columns):
+        return "no tag" if columns[0] else "no word"
+    return "a space within a word or tag" if " " in "".join(columns) else None
+
+
+def _tagged_example(pairs: Iterable[Sequence[str]]) -> Example:
+    """Example {"text": words, "tags": tags} of (word, tag) pairs, separated by single spaces."""
+    words, tags = zip(*pairs, strict=True)
+    return {"text": " ".join(words), "tags": " ".join(tags)}

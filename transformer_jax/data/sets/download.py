@@ -10,7 +10,7 @@ import tempfile
 import urllib.request
 from collections.abc import Iterator, Mapping
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from http.client import HTTPException, HTTPResponse
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -111,7 +111,7 @@ class PublicSet:
     """
 
     name: str
-    files: Mapping[str, RemoteFile]
+    files: Mapping[str, RemoteFile] = field(default_factory=dict)
     source: str = ""
 
     def path(self, file_name: str, folder: str | None = None) -> str:
@@ -156,9 +156,7 @@ class PublicSet:
 
 def _data_root() -> Path:
     root = os.environ.get("TRANSFORMER_JAX_DATA")
-    if root:
-        return Path(os.path.expanduser(root))
-    folder = cache_folder("data")
+    folder = Path(os.path.expanduser(root)) if root else cache_folder("data")
     if folder is None:
         raise UserError("there is no home folder to store data in: set TRANSFORMER_JAX_DATA")
     return folder

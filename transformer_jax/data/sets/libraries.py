@@ -80,8 +80,7 @@ def open_tfds(config: DataConfig, split: str) -> Sequence[Corpus]:
     try:
         builder = tfds.builder(full_name, data_dir=config.dir)
     except (tfds.core.DatasetNotFoundError, ValueError) as error:
-        reason = str(error).strip().splitlines()[0]
-        raise UserError(f"data.tfds_name: no builder {name!r} ({reason})") from error
+        raise UserError(f"data.tfds_name: no builder {name!r} ({reason_of(error)})") from error
     features = dict(builder.info.features)
     rows_name = f"data.tfds_name {name}, split {split}"
     columns = find_columns(rows_name, list(features), _named(config))  # before any download
@@ -124,9 +123,8 @@ def _library(module: str, set_name: str, extra: str) -> Any:
     try:
         return importlib.import_module(module)
     except ImportError as error:
-        raise UserError(
-            f"data.name {set_name} needs {module} ({error}): {install_hint(extra)}"
-        ) from error
+        needs = f"data.name {set_name} needs {module}"
+        raise UserError(f"{needs} ({error}): {install_hint(extra)}") from error
 
 
 def _load(library: Any, config: DataConfig, split: str) -> Any:
