@@ -19,7 +19,7 @@ import pytest
 
 from transformer_jax.data.batches import pipeline
 from transformer_jax.data.batches.pipeline import train_batches
-from transformer_jax.data.batches.workers import SharedObject, _picklable
+from transformer_jax.data.batches.workers import SharedFile, _picklable
 from transformer_jax.data.files.lines import TextLines
 from transformer_jax.errors import UserError
 from transformer_jax.runtime.platform import DeviceKind
@@ -193,9 +193,9 @@ def assert_same(found):
         assert left.dtype == right.dtype
 
 
-def load_there(shared, result):
+def load_there(file, stored, result):
     try:
-        value, three = shared.load()
+        value, three = file.load(stored)
         assert_same(value)
         assert three() == 3
         result.put("same")
@@ -207,10 +207,10 @@ def test_another_process_loads_arrays_and_functions(monkeypatch):
     made_by_hand = types.ModuleType("made_by_hand")  # as a user's file is loaded
     monkeypatch.setitem(sys.modules, "made_by_hand", made_by_hand)
     context = multiprocessing.get_context("spawn")
-    result = context.Queue()
+    file, result = SharedFile.on_disk(), context.Queue()
     exec("def three(): return 3", vars(made_by_hand))
-    shared = SharedObject((VALUE, made_by_hand.three))
-    process = context.Process(target=load_there, args=(shared, result))
+    stored = file.dump((VALUE, made_by_hand.three))
+    process = context.Process(target=load_there, args=(file, stored, result))
     process.start()
     assert result.get(timeout=600) == "same"
     process.join()

@@ -133,6 +133,11 @@ class Packer:
     lengths: Mapping[str, int]
     rows: int
 
+    @property
+    def num_bytes(self) -> int:
+        """Upper bound of the size of a group's arrays, each aligned to 64 bytes."""
+        return sum(3 * (4 * self.rows * length + 64) for length in self.lengths.values())
+
     def pack(self, start: int) -> PackedGroup:
         """Packs examples from index `start` on until one does not fit or the sequence ends.
 
