@@ -17,7 +17,7 @@ from transformer_jax.errors import UserError
 from transformer_jax.inference.config import DecodeConfig
 from transformer_jax.interop import config_json
 from transformer_jax.interop.families import Family
-from transformer_jax.interop.families.base import ReadKeys
+from transformer_jax.interop.families.base import ReadKeys, with_defaults
 from transformer_jax.interop.generation_config import Generation, end_tokens, read_generation
 from transformer_jax.interop.hub import fetch_model
 from transformer_jax.interop.sentence_modules import SentenceModules, read_sentence_modules
@@ -159,7 +159,7 @@ def _vocabularies(
     texts = {}
     for side in kind.texts:
         defaults = config_json.default_ids(family, rows[side])
-        ids: dict[str, Any] = config_json.special_ids(keys.with_defaults(defaults))
+        ids: dict[str, Any] = config_json.special_ids(with_defaults(keys, defaults))
         if side == "target":
             # In transformers those of generation_config.json take precedence.
             of_search = {"start": generation.start, "head": generation.head}
@@ -169,8 +169,8 @@ def _vocabularies(
         if family.architecture == "decoder_only":
             ids["ends"] = dict.fromkeys((*end_tokens(keys), *generation.ends))
         texts[side] = import_tokenizer(directory, side, ids, rows[side])
-    with_defaults = keys.with_defaults(family.defaults)
-    labels = {side: Labels(tuple(config_json.class_names(with_defaults))) for side in kind.labels}
+    class_keys = with_defaults(keys, family.defaults)
+    labels = {side: Labels(tuple(config_json.class_names(class_keys))) for side in kind.labels}
     return texts, labels
 
 

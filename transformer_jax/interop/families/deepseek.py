@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from typing import Any
 
 from transformer_jax.interop.families.base import (
-    Family,
     Keys,
     Options,
     TensorMapping,
@@ -15,21 +14,24 @@ from transformer_jax.interop.families.base import (
     require_value,
 )
 from transformer_jax.interop.families.decoders import (
+    DEFAULTS,
+    FIELDS,
+    FIXED,
     MATRICES,
     PRE_NORMS,
+    classes_of_decoder,
+    decoder_family,
     map_experts,
     map_frame,
     read_rope,
+    renamed,
 )
 from transformer_jax.nn.config import TransformerConfig
 from transformer_jax.nn.latent_attention import LatentOptions
 from transformer_jax.nn.layer_pattern import pattern_text
 from transformer_jax.nn.positions.rotary import YarnOptions
 
-_FIELDS = {
-    "hidden_size": "d_model",
-    "num_hidden_layers": "num_layers",
-    "num_attention_heads": "num_heads",
+_FIELDS = renamed(FIELDS, "intermediate_size", "moe_intermediate_size") | {
     "kv_lora_rank": "latent.kv_rank",
     "q_lora_rank": "latent.query_rank",
     "qk_rope_head_dim": "latent.rotary_size",
@@ -37,27 +39,13 @@ _FIELDS = {
     "n_shared_experts": "experts.num_shared",
     "num_experts_per_tok": "experts.num_chosen",
     "routed_scaling_factor": "experts.routed_scale",
-    "moe_intermediate_size": "d_ff",
-    "attention_dropout": "attention_dropout_rate",
-    "max_position_embeddings": "max_length",
-    "hidden_act": "activation",
-    "tie_word_embeddings": "tie_embeddings",
 }
-_FIXED = {
+_FIXED = FIXED | {
     "attention_layer": "latent",
     "feed_forward": "experts",
     "experts.renormalize": False,
     "experts.router": "softmax",
-    "norm": "rms",
-    "norm_placement": "pre",
-    "norm_epsilon": 1e-6,
-    "positions": "rotary",
     "rope_layout": "pairs",
-    "gated_feed_forward": True,
-    "attention_bias": "none",
-    "feed_forward_bias": False,
-    "scale_embeddings": False,
-    "dropout_rate": 0.0,
 }
 _LAYER = {
     "self_attention/query": "self_attn.q_proj",
@@ -165,29 +153,27 @@ def _mappings(model: TransformerConfig) -> Iterator[TensorMapping]:
     for i in range(model.num_layers):
         path = f"decoder/layer_{i}/self_attention"
         prefix = f"model.layers.{i}.self_attn"
-        down = (f"{path}/latent", f"{path}/rotary")
         sizes = (latent.kv_rank, latent.rotary_size)
-        yield from map_joined(down, sizes, f"{prefix}.kv_a_proj_with_mqa")
-        up = (f"{path}/key_up", f"{path}/value_up")
+        yield from map_joined(path, ("latent", "rotary"), f"{prefix}.kv_a_proj_with_mqa", sizes)
         sizes = (model.d_k, model.d_v)
-        yield from map_joined(up, sizes, f"{prefix}.kv_b_proj", heads=model.num_heads)
+        up = ("key_up", "value_up")
+        yield from map_joined(path, up, f"{prefix}.kv_b_proj", sizes, heads=model.num_heads)
         if model.of_layer(i).feed_forward != "dense":
             layer = f"decoder/layer_{i}/feed_forward"
             yield from map_experts(layer, f"model.layers.{i}.mlp", MATRICES, model)
 
 
-DEEPSEEK_V2 = Family(
+DEEPSEEK_V2 = decoder_family(
     model_type="deepseek_v2",
-    architecture="decoder_only",
-    tasks=dict.fromkeys(("DeepseekV2ForCausalLM", "DeepseekV2Model"), "language_modeling"),
+    tasks=classes_of_decoder("DeepseekV2"),
     fields=_FIELDS,
     fixed_fields=_FIXED,
     mappings=_mappings,
     to_options=_to_options,
     to_keys=_to_keys,
-    defaults={
-        **{"bos_token_id": 1, "eos_token_id": 2, "tie_word_embeddings": False},
-        **{"hidden_act": "silu", "attention_dropout": 0.0, "max_position_embeddings": 2048},
+    defaults=DEFAULTS
+    | {
+        **{"bos_token_id": 1, "eos_token_id": 2, "max_position_embeddings": 2048},
         **{"kv_lora_rank": 512, "q_lora_rank": 1536, "qk_nope_head_dim": 128},
         **{"qk_rope_head_dim": 64, "v_head_dim": 128, "first_k_dense_replace": 0},
         **{"n_routed_experts": 64, "n_shared_experts": 2, "routed_scaling_factor": 1.0},
@@ -205,6 +191,4 @@ DEEPSEEK_V2 = Family(
         *("aux_loss_alpha", "seq_aux", "ep_size", "pretraining_tp"),
         "intermediate_size",  # of the first layers, if there are any
     ),
-    prefix="model.",
-    ignored_tensors=r"model\.layers\.\d+\.self_attn\.rotary_emb\.inv_freq",
 )

@@ -5,6 +5,7 @@ T5 (Raffel et al. 2020), T5 v1.1 (Shazeer 2020) and Flan-T5 (Chung et al. 2022);
 al. 2025), whose stacks are those of Gemma 2."""
 
 import dataclasses
+import functools
 from collections.abc import Iterator
 from typing import Any
 
@@ -56,6 +57,8 @@ _FIELDS = {
     "scale_embedding": "scale_embeddings",
     "max_position_embeddings": "max_length",
     "activation_function": "activation",
+    **{f"{side}_attention_heads": "num_heads" for side in _SIDES},
+    **{f"{side}_ffn_dim": "d_ff" for side in _SIDES},
 }
 _FIXED = {"norm": "layer", "norm_epsilon": 1e-5, "attention_bias": "all", "logits_bias": True}
 _DEFAULTS: dict[str, Any] = {
@@ -65,7 +68,7 @@ _DEFAULTS: dict[str, Any] = {
     "scale_embedding": False,
     "max_position_embeddings": 1024,
 }
-_BART_IDS = {"pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2}
+_BART = {**_DEFAULTS, "pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2}
 _REQUIRED = {"tie_word_embeddings": True}
 _NEUTRAL = {"encoder_layerdrop": 0.0, "decoder_layerdrop": 0.0}
 _NO_EFFECT = (
@@ -76,28 +79,15 @@ _POSITION_OFFSET = 2  # two unused rows; fairseq counted positions from pad_toke
 
 
 def _to_options(keys: Keys) -> dict[str, Any]:
-    return {
-        "num_heads": _value_of_both(keys, "attention_heads"),
-        "d_ff": _value_of_both(keys, "ffn_dim"),
-        "tie_embeddings": "all",
-    }
-
-
-def _value_of_both(keys: Keys, name: str) -> Any:
-    """Value of a key of both stacks. Raises UserError if they differ."""
-    encoder, decoder = (keys[f"{side}_{name}"] for side in _SIDES)
-    if encoder != decoder:
-        raise UserError(
-            f"config.json: encoder_{name} {encoder!r} and decoder_{name} {decoder!r} differ; "
-            "models here have the same value for both"
-        )
-    return encoder
-
-
-def _to_keys(model: TransformerConfig) -> dict[str, Any]:
-    sides = {f"{side}_attention_heads": model.num_heads for side in _SIDES}
-    sides |= {f"{side}_ffn_dim": model.d_ff for side in _SIDES}
-    return {**sides, "is_encoder_decoder": True, "tie_word_embeddings": True}
+    """Options of both stacks. Raises UserError if their sizes differ."""
+    for name in ("attention_heads", "ffn_dim"):
+        encoder, decoder = (keys[f"{side}_{name}"] for side in _SIDES)
+        if encoder != decoder:
+            raise UserError(
+                f"config.json: encoder_{name} {encoder!r} and decoder_{name} {decoder!r} differ; "
+                "models here have the same value for both"
+            )
+    return {"tie_embeddings": "all"}
 
 
 def _to_options_marian(keys: Keys) -> Options:
@@ -107,7 +97,7 @@ def _to_options_marian(keys: Keys) -> Options:
 
 def _to_keys_marian(model: TransformerConfig) -> Keys:
     shared = model.tie_embeddings == "all"
-    return {**_to_keys(model), "share_encoder_decoder_embeddings": shared}
+    return {"is_encoder_decoder": True, "share_encoder_decoder_embeddings": shared}
 
 
 def _mappings(model: TransformerConfig) -> Iterator[TensorMapping]:
@@ -138,39 +128,33 @@ def _sinusoid_tables(model: TransformerConfig) -> dict[str, np.ndarray]:
     return {f"model.{side}.embed_positions.weight": rows for side in _SIDES}
 
 
-def _family(
-    model_type: str, name: str, task: str, fixed: Options, ids: Keys, **others: Any
-) -> Family:
-    options: dict[str, Any] = {
-        "required": _REQUIRED,
-        "neutral": _NEUTRAL,
-        "tasks": {name: task},
-        "to_options": _to_options,
-        "to_keys": _to_keys,
-    }
-    return Family(
-        model_type=model_type,
-        architecture="encoder_decoder",
-        fields=_FIELDS,
-        fixed_fields={**_FIXED, **fixed},
-        mappings=_mappings,
-        defaults=_DEFAULTS | dict(ids),
-        no_effect=_NO_EFFECT,
-        **(options | others),
-    )
-
-
-_LEARNED = {"positions": "learned", "position_offset": _POSITION_OFFSET, "embedding_norm": True}
-_SINUSOIDAL = {"positions": "sinusoidal_halves"}
+_family = functools.partial(
+    Family,
+    architecture="encoder_decoder",
+    fields=_FIELDS,
+    mappings=_mappings,
+    to_options=_to_options,
+    to_keys=lambda model: {"is_encoder_decoder": True},
+    required=_REQUIRED,
+    neutral=_NEUTRAL,
+    no_effect=_NO_EFFECT,
+)
+_LEARNED = {
+    **_FIXED,
+    "positions": "learned",
+    "position_offset": _POSITION_OFFSET,
+    "embedding_norm": True,
+}
+_SINUSOIDAL = {**_FIXED, "positions": "sinusoidal_halves"}
 _PRE_NORM = _NEUTRAL | {"normalize_before": True, "add_final_layer_norm": True}
 _SINUSOID_TABLES = r"model\.(en|de)coder\.embed_positions\.weight"
 
 MARIAN = _family(
-    "marian",
-    "MarianMTModel",
-    "translation",
-    _SINUSOIDAL | {"norm_placement": "post"},
-    {"pad_token_id": 58_100, "eos_token_id": 0, "decoder_start_token_id": 58_100},
+    model_type="marian",
+    tasks={"MarianMTModel": "translation"},
+    fixed_fields=_SINUSOIDAL | {"norm_placement": "post"},
+    defaults=_DEFAULTS
+    | {"pad_token_id": 58_100, "eos_token_id": 0, "decoder_start_token_id": 58_100},
     to_options=_to_options_marian,
     to_keys=_to_keys_marian,
     ignored_tensors=_SINUSOID_TABLES,
@@ -178,30 +162,26 @@ MARIAN = _family(
     neutral=_NEUTRAL | {"add_final_layer_norm": False},
 )
 PEGASUS = _family(
-    "pegasus",
-    "PegasusForConditionalGeneration",
-    "seq2seq",
-    _SINUSOIDAL | {"norm_placement": "pre"},
-    {"pad_token_id": 0, "eos_token_id": 1, "decoder_start_token_id": 0},
+    model_type="pegasus",
+    tasks={"PegasusForConditionalGeneration": "seq2seq"},
+    fixed_fields=_SINUSOIDAL | {"norm_placement": "pre"},
+    defaults=_DEFAULTS | {"pad_token_id": 0, "eos_token_id": 1, "decoder_start_token_id": 0},
     neutral=_PRE_NORM,
     constant_tensors=_sinusoid_tables,
     ignored_tensors=_SINUSOID_TABLES,
 )
 BART = _family(
-    "bart",
-    "BartForConditionalGeneration",
-    "seq2seq",
-    _LEARNED | {"norm_placement": "post"},
-    _BART_IDS | {"decoder_start_token_id": 2, "num_labels": 3},
+    model_type="bart",
     tasks={
         "BartForConditionalGeneration": "seq2seq",
         "BartModel": "seq2seq",
         "BartForSequenceClassification": "classification",
     },
+    fixed_fields=_LEARNED | {"norm_placement": "post"},
+    defaults=_BART | {"decoder_start_token_id": 2, "num_labels": 3},
     heads={
-        "BartForSequenceClassification": Head(
-            {"pooler": "dense", "classifier": "out_proj"},
-            "classification_head.",
+        "classification": Head(
+            {"pooler": "classification_head.dense", "classifier": "classification_head.out_proj"},
             {"logits_bias": False},
         )
     },
@@ -210,11 +190,10 @@ BART = _family(
     required=_REQUIRED | {"normalize_before": False, "add_final_layer_norm": False},
 )
 MBART = _family(
-    "mbart",
-    "MBartForConditionalGeneration",
-    "translation",
-    _LEARNED | {"norm_placement": "pre"},
-    _BART_IDS,
+    model_type="mbart",
+    tasks={"MBartForConditionalGeneration": "translation"},
+    fixed_fields=_LEARNED | {"norm_placement": "pre"},
+    defaults=_BART,
     neutral=_PRE_NORM,
     ignored_tensors=r"model\.(en|de)coder\.version",
 )
