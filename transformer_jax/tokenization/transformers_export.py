@@ -73,7 +73,7 @@ def _tokenizer_json_files(tokenizer: Tokenizer, frame: Frame, **overrides: int) 
     library.post_processor = _post_processor(tokenizer, frame)
     names |= {name: tokenizer.pieces([i])[0] for name, i in overrides.items()}
     config = {"tokenizer_class": "PreTrainedTokenizerFast", **names, **_COMMON}
-    return {"tokenizer.json": library.to_str(pretty=True).encode(), _CONFIG: _json(config)}
+    return {"tokenizer.json": library.to_str(pretty=True).encode(), _CONFIG: json_file(config)}
 
 
 def _marian_files(source: Tokenizer, target: Tokenizer) -> Files:
@@ -97,9 +97,9 @@ def _marian_files(source: Tokenizer, target: Tokenizer) -> Files:
         "separate_vocabs": True,
         **_COMMON,
     }
-    files["vocab.json"] = _json(vocabularies["source"])
-    files["target_vocab.json"] = _json(vocabularies["target"])
-    files[_CONFIG] = _json(config)
+    files["vocab.json"] = json_file(vocabularies["source"])
+    files["target_vocab.json"] = json_file(vocabularies["target"])
+    files[_CONFIG] = json_file(config)
     return files
 
 
@@ -154,7 +154,8 @@ def _post_processor(tokenizer: Tokenizer, frame: Frame) -> Any:
     return processors.TemplateProcessing(single=single, pair=pair, special_tokens=special)
 
 
-def _json(content: Any) -> bytes:
+def json_file(content: Any) -> bytes:
+    """Content of a JSON file as transformers writes it."""
     return (json.dumps(content, indent=2, ensure_ascii=False) + "\n").encode()
 
 
