@@ -52,6 +52,9 @@ def with_defaults(keys: Keys, defaults: Keys) -> Keys:
     return collections.ChainMap(keys, defaults)  # type: ignore[arg-type]  # nothing is written
 
 
+Fields = Mapping[str, str | tuple[str, Any]]
+"""`Family.fields`."""
+
 Options = Mapping[str, Any]
 """Field of the config section `model`, or an option "entry.option" of a component -> value."""
 
@@ -225,7 +228,8 @@ class Family:
       model_type: value of the key in config.json.
       architecture: an entry of `models.MODELS`.
       tasks: class of transformers ("architectures" in config.json) -> our task.
-      fields: key of config.json -> field of the section `model` with the same meaning.
+      fields: key of config.json -> field of the section `model` with the same meaning, or this
+        field and the key's value in `defaults`.
       fixed_fields: fields that have the same value in all models of the family, unless one of
         `fields` or `to_options` sets them.
       mappings: model -> mappings of its arrays to tensors; of several for one array, the last
@@ -249,7 +253,7 @@ class Family:
     model_type: str
     architecture: str
     tasks: Mapping[str, str]
-    fields: Mapping[str, str]
+    fields: Fields
     fixed_fields: Options
     mappings: Callable[[TransformerConfig], Iterable[TensorMapping]]
     to_options: Callable[[Keys], Options] = lambda keys: {}
@@ -262,6 +266,16 @@ class Family:
     prefix: str = ""
     ignored_tensors: str = r"(?!)"
     heads: Mapping[str, Head] = dataclasses.field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        defaults = {key: field[1] for key, field in self.fields.items() if type(field) is tuple}
+        object.__setattr__(self, "defaults", defaults | dict(self.defaults))
+
+    @property
+    def field_names(self) -> dict[str, str]:
+        """Key of config.json -> field of the section `model`."""
+        fields = self.fields.items()
+        return {key: field if isinstance(field, str) else field[0] for key, field in fields}
 
     def of_class(self, class_name: str) -> "Family":
         """The family with the head of one of its classes."""
@@ -295,7 +309,9 @@ class Family:
             require_value(keys, key, value)
         options = {"architecture": self.architecture, **self.fixed_fields}
         try:
-            options |= {field: read_option(keys, key, field) for key, field in self.fields.items()}
+            options |= {
+                field: read_option(keys, key, field) for key, field in self.field_names.items()
+            }
             return options | dict(self.to_options(keys))
         except KeyError as error:
             raise UserError(
@@ -307,7 +323,8 @@ class Family:
     def keys(self, model: TransformerConfig) -> dict[str, Any]:
         """Keys of config.json that follow from the section `model`."""
         keys = {
-            key: key_value(field, option_value(model, field)) for key, field in self.fields.items()
+            key: key_value(field, option_value(model, field))
+            for key, field in self.field_names.items()
         }
         return {"model_type": self.model_type, **keys, **self.required, **self.to_keys(model)}
 

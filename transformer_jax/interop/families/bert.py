@@ -44,19 +44,12 @@ _FIXED = {
 }
 _FIELDS = {
     **SIZES,
-    "hidden_dropout_prob": "dropout_rate",
-    "attention_probs_dropout_prob": "attention_dropout_rate",
-    "layer_norm_eps": "norm_epsilon",
-    "hidden_act": "activation",
-    "type_vocab_size": "num_token_types",
-}
-_DEFAULTS = {
-    "hidden_act": "gelu",
-    "hidden_dropout_prob": 0.1,
-    "attention_probs_dropout_prob": 0.1,
-    "layer_norm_eps": 1e-12,
-    "type_vocab_size": 2,
-    "max_position_embeddings": 512,
+    "max_position_embeddings": ("max_length", 512),
+    "hidden_dropout_prob": ("dropout_rate", 0.1),
+    "attention_probs_dropout_prob": ("attention_dropout_rate", 0.1),
+    "layer_norm_eps": ("norm_epsilon", 1e-12),
+    "hidden_act": ("activation", "gelu"),
+    "type_vocab_size": ("num_token_types", 2),
 }
 _REQUIRED = {
     "position_embedding_type": "absolute",
@@ -182,7 +175,7 @@ BERT = _family(
     model_type="bert",
     tasks=_classes("Bert"),
     to_keys=_to_keys,
-    defaults=_DEFAULTS | {"pad_token_id": 0},
+    defaults={"pad_token_id": 0},
     mappings=functools.partial(_mappings, name="bert", head="cls.predictions", modules=_BERT),
     prefix="bert.",
     ignored_tensors=r"bert\.embeddings\.position_ids|cls\.seq_relationship\..*|bert\.pooler\..*",
@@ -190,7 +183,7 @@ BERT = _family(
 ROBERTA = _family(
     model_type="roberta",
     tasks=_classes("Roberta"),
-    defaults=_DEFAULTS | {"pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2},
+    defaults={"pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2},
     # The head always uses the exact GELU; here it has the activation of the layers.
     required=_REQUIRED | {"hidden_act": "gelu"},
     to_options=_to_options_roberta,
@@ -222,10 +215,10 @@ DISTILBERT = _family(
         "hidden_dim": "d_ff",
         "n_layers": "num_layers",
         "n_heads": "num_heads",
-        "activation": "activation",
-        "dropout": "dropout_rate",
-        "attention_dropout": "attention_dropout_rate",
-        "max_position_embeddings": "max_length",
+        "activation": ("activation", "gelu"),
+        "dropout": ("dropout_rate", 0.1),
+        "attention_dropout": ("attention_dropout_rate", 0.1),
+        "max_position_embeddings": ("max_length", 512),
     },
     fixed_fields=_FIXED | {"norm_epsilon": 1e-12, "num_token_types": 0},
     mappings=functools.partial(
@@ -237,13 +230,7 @@ DISTILBERT = _family(
         layer=_DISTILBERT_LAYER,
     ),
     prefix="distilbert.",
-    defaults={
-        "activation": "gelu",
-        "dropout": 0.1,
-        "attention_dropout": 0.1,
-        "max_position_embeddings": 512,
-        "pad_token_id": 0,
-    },
+    defaults={"pad_token_id": 0},
     required={"tie_word_embeddings": True},
     neutral={"tie_weights_": True},
     no_effect=("sinusoidal_pos_embds", "qa_dropout", "seq_classif_dropout"),
@@ -276,7 +263,6 @@ def _to_options_modernbert(keys: Keys) -> Options:
     return {
         **options,
         "rope_theta": unscaled_theta(keys, "full_attention", keys["global_rope_theta"]),
-        "embedding_dropout_rate": keys["embedding_dropout"],
         "norm": "layer" if keys["norm_bias"] else "layer_unbiased",
     }
 
@@ -318,10 +304,12 @@ MODERNBERT = Family(
     tasks={"ModernBertForMaskedLM": "masked_lm", "ModernBertModel": "masked_lm"},
     fields=SIZES
     | {
-        "hidden_activation": "activation",
-        "norm_eps": "norm_epsilon",
-        "mlp_dropout": "feed_forward_dropout_rate",
-        "classifier_bias": "head_bias",
+        "max_position_embeddings": ("max_length", 8192),
+        "hidden_activation": ("activation", "gelu"),
+        "norm_eps": ("norm_epsilon", 1e-5),
+        "embedding_dropout": ("embedding_dropout_rate", 0.0),
+        "mlp_dropout": ("feed_forward_dropout_rate", 0.0),
+        "classifier_bias": ("head_bias", False),
     },
     fixed_fields=DECODERS
     | {
@@ -335,11 +323,9 @@ MODERNBERT = Family(
     mappings=_modernbert_mappings,
     defaults={
         **{"pad_token_id": 50_283, "eos_token_id": 50_282, "bos_token_id": 50_281},
-        **{"hidden_activation": "gelu", "classifier_activation": "gelu"},
-        **{"norm_eps": 1e-5, "norm_bias": False, "classifier_bias": False},
+        **{"classifier_activation": "gelu", "norm_bias": False},
         **{"global_attn_every_n_layers": 3, "local_attention": 128},
         **{"global_rope_theta": 160_000.0, "local_rope_theta": 10_000.0},
-        **{"embedding_dropout": 0.0, "mlp_dropout": 0.0, "max_position_embeddings": 8192},
     },
     required={
         "attention_bias": False,

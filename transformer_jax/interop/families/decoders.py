@@ -49,10 +49,10 @@ LAYER_TYPES = ("sliding_attention", "full_attention")
 
 FIELDS = {
     **SIZES,
-    "rms_norm_eps": "norm_epsilon",
-    "attention_dropout": "attention_dropout_rate",
-    "tie_word_embeddings": "tie_embeddings",
-    "hidden_act": "activation",
+    "rms_norm_eps": ("norm_epsilon", 1e-6),
+    "attention_dropout": ("attention_dropout_rate", 0.0),
+    "tie_word_embeddings": ("tie_embeddings", False),
+    "hidden_act": ("activation", "silu"),
 }
 FIXED = {
     "norm": "rms",
@@ -65,13 +65,7 @@ FIXED = {
     "scale_embeddings": False,
     "dropout_rate": 0.0,
 }
-DEFAULTS = {
-    "rms_norm_eps": 1e-6,
-    "attention_dropout": 0.0,
-    "hidden_act": "silu",
-    "tie_word_embeddings": False,
-}
-_LLAMA = {**DEFAULTS, "bos_token_id": 1, "eos_token_id": 2}
+_LLAMA_IDS = {"bos_token_id": 1, "eos_token_id": 2}
 _WINDOWED = {**FIELDS, "sliding_window": "attention_window"}
 
 _ROPE_FIELDS: Mapping[str, Mapping[str, str]] = {
@@ -366,21 +360,24 @@ decoder_family = functools.partial(
     mappings=_mappings,
     to_options=_to_options,
     to_keys=_to_keys,
-    defaults=DEFAULTS,
     prefix="model.",
     ignored_tensors=r"model\.layers\.\d+\.self_attn\.rotary_emb\.inv_freq",
 )
 LLAMA = decoder_family(
     model_type="llama",
     tasks=classes_of_decoder("Llama"),
-    fields=FIELDS | {"attention_bias": "attention_bias", "mlp_bias": "feed_forward_bias"},
-    defaults=_LLAMA | {"max_position_embeddings": 2048, "attention_bias": False, "mlp_bias": False},
+    fields=FIELDS
+    | {
+        "attention_bias": ("attention_bias", False),
+        "mlp_bias": ("feed_forward_bias", False),
+    },
+    defaults=_LLAMA_IDS | {"max_position_embeddings": 2048},
 )
 MISTRAL = decoder_family(
     model_type="mistral",
     tasks=classes_of_decoder("Mistral"),
     fields=_WINDOWED,
-    defaults=_LLAMA
+    defaults=_LLAMA_IDS
     | {"max_position_embeddings": 131_072, "num_key_value_heads": 8, "sliding_window": 4096},
 )
 _OF_QWEN = {
@@ -396,7 +393,7 @@ QWEN2 = decoder_family(
     fixed_fields=FIXED | {"attention_bias": "qkv"},
     to_options=_to_options_qwen,
     to_keys=_to_keys_qwen,
-    defaults=DEFAULTS | _OF_QWEN,
+    defaults=_OF_QWEN,
 )
 QWEN3 = decoder_family(
     model_type="qwen3",
@@ -404,7 +401,7 @@ QWEN3 = decoder_family(
     fixed_fields=FIXED | {"qk_norm": True},
     to_options=_to_options_qwen,
     to_keys=_to_keys_qwen,
-    defaults=DEFAULTS | _OF_QWEN | {"head_dim": 128},
+    defaults=_OF_QWEN | {"head_dim": 128},
     required={"attention_bias": False},
 )
 _EXPERTS = FIXED | {"feed_forward": "experts"}
@@ -413,20 +410,21 @@ MIXTRAL = decoder_family(
     model_type="mixtral",
     tasks=classes_of_decoder("Mixtral"),
     fields=_WINDOWED
-    | {"num_local_experts": "experts.num_experts", "num_experts_per_tok": "experts.num_chosen"},
+    | {
+        "num_local_experts": ("experts.num_experts", 8),
+        "num_experts_per_tok": ("experts.num_chosen", 2),
+    },
     fixed_fields=_EXPERTS,
     mappings=functools.partial(
         _mappings_of_experts, "block_sparse_moe", {"gate": "w1", "inner": "w3", "outer": "w2"}
     ),
-    defaults=_LLAMA
+    defaults=_LLAMA_IDS
     | {
         "rms_norm_eps": 1e-5,
         "max_position_embeddings": 131_072,
         "num_key_value_heads": 8,
         "sliding_window": None,
         "rope_theta": 1e6,
-        "num_local_experts": 8,
-        "num_experts_per_tok": 2,
     },
     neutral=_ROUTER,
     no_effect=("router_aux_loss_coef",),
@@ -435,21 +433,21 @@ QWEN3_MOE = decoder_family(
     model_type="qwen3_moe",
     tasks=classes_of_decoder("Qwen3Moe"),
     fields=renamed(FIELDS, "intermediate_size", "moe_intermediate_size")
-    | {"num_experts_per_tok": "experts.num_chosen", "norm_topk_prob": "experts.renormalize"},
+    | {
+        "num_experts_per_tok": ("experts.num_chosen", 8),
+        "norm_topk_prob": ("experts.renormalize", False),
+    },
     fixed_fields=_EXPERTS | {"qk_norm": True},
     mappings=functools.partial(_mappings_of_experts, "mlp", MATRICES),
     to_options=_to_options_qwen3_moe,
     to_keys=_to_keys_qwen3_moe,
-    defaults=DEFAULTS
-    | {
+    defaults={
         "max_position_embeddings": 32_768,
         "num_key_value_heads": 4,
         "sliding_window": 4096,
         "use_sliding_window": False,
         "moe_intermediate_size": 768,
         "num_experts": 128,
-        "num_experts_per_tok": 8,
-        "norm_topk_prob": False,
     },
     required={"attention_bias": False, "decoder_sparse_step": 1, "mlp_only_layers": []},
     neutral=_ROUTER,
@@ -459,13 +457,15 @@ GEMMA2 = decoder_family(
     model_type="gemma2",
     tasks=classes_of_decoder("Gemma2"),
     fields=renamed(FIELDS, "hidden_act", "hidden_activation")
-    | {"attn_logit_softcapping": "logit_cap", "final_logit_softcapping": "final_logit_cap"},
+    | {
+        "attn_logit_softcapping": ("logit_cap", 50.0),
+        "final_logit_softcapping": ("final_logit_cap", 30.0),
+    },
     fixed_fields=FIXED
     | {"norm": "rms_plus_one", "norm_placement": "sandwich", "scale_embeddings": True},
     to_options=_to_options_gemma2,
     to_keys=_to_keys_gemma2,
-    defaults=DEFAULTS
-    | {
+    defaults={
         **{"pad_token_id": 0, "eos_token_id": 1, "bos_token_id": 2},
         "hidden_activation": "gelu_pytorch_tanh",
         "tie_word_embeddings": True,
@@ -474,8 +474,6 @@ GEMMA2 = decoder_family(
         "head_dim": 256,
         "query_pre_attn_scalar": 256,
         "sliding_window": 4096,
-        "attn_logit_softcapping": 50.0,
-        "final_logit_softcapping": 30.0,
     },
     required={"attention_bias": False, "use_bidirectional_attention": False},
     no_effect=("hidden_act",),
@@ -483,14 +481,16 @@ GEMMA2 = decoder_family(
 PHI3 = decoder_family(
     model_type="phi3",
     tasks=classes_of_decoder("Phi3"),
-    fields=_WINDOWED | {"resid_pdrop": "dropout_rate", "embd_pdrop": "embedding_dropout_rate"},
+    fields=_WINDOWED
+    | {
+        "resid_pdrop": ("dropout_rate", 0.0),
+        "embd_pdrop": ("embedding_dropout_rate", 0.0),
+    },
     mappings=_mappings_phi3,
     to_options=_to_options_phi3,
     to_keys=_to_keys_phi3,
-    defaults=DEFAULTS
-    | {
+    defaults={
         **{"bos_token_id": 1, "eos_token_id": 32_000, "pad_token_id": 32_000},
-        **{"resid_pdrop": 0.0, "embd_pdrop": 0.0},
         "rms_norm_eps": 1e-5,
         "max_position_embeddings": 4096,
         "original_max_position_embeddings": 4096,
@@ -502,7 +502,7 @@ GEMMA3 = dataclasses.replace(
     GEMMA2,
     model_type="gemma3_text",
     tasks=dict.fromkeys(("Gemma3ForCausalLM", "Gemma3TextModel"), "language_modeling"),
-    fields={key: field for key, field in GEMMA2.fields.items() if field != "logit_cap"},
+    fields={key: field for key, field in GEMMA2.fields.items() if key != "attn_logit_softcapping"},
     fixed_fields={**GEMMA2.fixed_fields, "qk_norm": True},
     mappings=_mappings_gemma3,
     to_options=_to_options_gemma3,
@@ -561,13 +561,13 @@ GPT2 = Family(
         "n_embd": "d_model",
         "n_layer": "num_layers",
         "n_head": "num_heads",
-        "n_positions": "max_length",
-        "layer_norm_epsilon": "norm_epsilon",
-        "resid_pdrop": "dropout_rate",
-        "embd_pdrop": "embedding_dropout_rate",
-        "attn_pdrop": "attention_dropout_rate",
-        "activation_function": "activation",
-        "tie_word_embeddings": "tie_embeddings",
+        "n_positions": ("max_length", 1024),
+        "layer_norm_epsilon": ("norm_epsilon", 1e-5),
+        "resid_pdrop": ("dropout_rate", 0.1),
+        "embd_pdrop": ("embedding_dropout_rate", 0.1),
+        "attn_pdrop": ("attention_dropout_rate", 0.1),
+        "activation_function": ("activation", "gelu_new"),
+        "tie_word_embeddings": ("tie_embeddings", True),
     },
     fixed_fields={
         "norm": "layer",
@@ -579,17 +579,7 @@ GPT2 = Family(
     to_options=lambda keys: {"d_ff": keys.get("n_inner") or 4 * keys["n_embd"]},
     to_keys=_to_keys_gpt2,
     mappings=_mappings_gpt2,
-    defaults={
-        **{"bos_token_id": 50_256, "eos_token_id": 50_256},
-        "activation_function": "gelu_new",
-        "n_positions": 1024,
-        "n_inner": None,
-        "tie_word_embeddings": True,
-        "layer_norm_epsilon": 1e-5,
-        "embd_pdrop": 0.1,
-        "resid_pdrop": 0.1,
-        "attn_pdrop": 0.1,
-    },
+    defaults={"bos_token_id": 50_256, "eos_token_id": 50_256, "n_inner": None},
     required={
         "scale_attn_weights": True,
         "scale_attn_by_inverse_layer_idx": False,

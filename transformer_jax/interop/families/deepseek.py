@@ -14,7 +14,6 @@ from transformer_jax.interop.families.base import (
     require_value,
 )
 from transformer_jax.interop.families.decoders import (
-    DEFAULTS,
     FIELDS,
     FIXED,
     MATRICES,
@@ -32,13 +31,14 @@ from transformer_jax.nn.layer_pattern import pattern_text
 from transformer_jax.nn.positions.rotary import YarnOptions
 
 _FIELDS = renamed(FIELDS, "intermediate_size", "moe_intermediate_size") | {
-    "kv_lora_rank": "latent.kv_rank",
-    "q_lora_rank": "latent.query_rank",
-    "qk_rope_head_dim": "latent.rotary_size",
-    "n_routed_experts": "experts.num_experts",
-    "n_shared_experts": "experts.num_shared",
-    "num_experts_per_tok": "experts.num_chosen",
-    "routed_scaling_factor": "experts.routed_scale",
+    "kv_lora_rank": ("latent.kv_rank", 512),
+    "q_lora_rank": ("latent.query_rank", 1536),
+    "qk_rope_head_dim": ("latent.rotary_size", 64),
+    "n_routed_experts": ("experts.num_experts", 64),
+    "n_shared_experts": ("experts.num_shared", 2),
+    # DeepSeek-V2's; the class has null, with which none can run.
+    "num_experts_per_tok": ("experts.num_chosen", 6),
+    "routed_scaling_factor": ("experts.routed_scale", 1.0),
 }
 _FIXED = FIXED | {
     "attention_layer": "latent",
@@ -171,14 +171,10 @@ DEEPSEEK_V2 = decoder_family(
     mappings=_mappings,
     to_options=_to_options,
     to_keys=_to_keys,
-    defaults=DEFAULTS
-    | {
+    defaults={
         **{"bos_token_id": 1, "eos_token_id": 2, "max_position_embeddings": 2048},
-        **{"kv_lora_rank": 512, "q_lora_rank": 1536, "qk_nope_head_dim": 128},
-        **{"qk_rope_head_dim": 64, "v_head_dim": 128, "first_k_dense_replace": 0},
-        **{"n_routed_experts": 64, "n_shared_experts": 2, "routed_scaling_factor": 1.0},
+        **{"qk_nope_head_dim": 128, "v_head_dim": 128, "first_k_dense_replace": 0},
         **{"moe_intermediate_size": 1407, "intermediate_size": 11_008},
-        "num_experts_per_tok": 6,  # DeepSeek-V2's; the class has null, with which none can run
     },
     required={
         **{"rms_norm_eps": 1e-6, "attention_bias": False, "mlp_bias": False},  # norms of latents

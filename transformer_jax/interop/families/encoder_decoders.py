@@ -51,24 +51,17 @@ _FIELDS = {
     "d_model": "d_model",
     "encoder_layers": "num_encoder_layers",
     "decoder_layers": "num_decoder_layers",
-    "dropout": "dropout_rate",
-    "attention_dropout": "attention_dropout_rate",
-    "activation_dropout": "feed_forward_dropout_rate",
-    "scale_embedding": "scale_embeddings",
-    "max_position_embeddings": "max_length",
+    "dropout": ("dropout_rate", 0.1),
+    "attention_dropout": ("attention_dropout_rate", 0.0),
+    "activation_dropout": ("feed_forward_dropout_rate", 0.0),
+    "scale_embedding": ("scale_embeddings", False),
+    "max_position_embeddings": ("max_length", 1024),
     "activation_function": "activation",
     **{f"{side}_attention_heads": "num_heads" for side in _SIDES},
     **{f"{side}_ffn_dim": "d_ff" for side in _SIDES},
 }
 _FIXED = {"norm": "layer", "norm_epsilon": 1e-5, "attention_bias": "all", "logits_bias": True}
-_DEFAULTS: dict[str, Any] = {
-    "dropout": 0.1,
-    "attention_dropout": 0.0,
-    "activation_dropout": 0.0,
-    "scale_embedding": False,
-    "max_position_embeddings": 1024,
-}
-_BART = {**_DEFAULTS, "pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2}
+_BART_IDS = {"pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2}
 _REQUIRED = {"tie_word_embeddings": True}
 _NEUTRAL = {"encoder_layerdrop": 0.0, "decoder_layerdrop": 0.0}
 _NO_EFFECT = (
@@ -153,8 +146,7 @@ MARIAN = _family(
     model_type="marian",
     tasks={"MarianMTModel": "translation"},
     fixed_fields=_SINUSOIDAL | {"norm_placement": "post"},
-    defaults=_DEFAULTS
-    | {"pad_token_id": 58_100, "eos_token_id": 0, "decoder_start_token_id": 58_100},
+    defaults={"pad_token_id": 58_100, "eos_token_id": 0, "decoder_start_token_id": 58_100},
     to_options=_to_options_marian,
     to_keys=_to_keys_marian,
     ignored_tensors=_SINUSOID_TABLES,
@@ -165,7 +157,7 @@ PEGASUS = _family(
     model_type="pegasus",
     tasks={"PegasusForConditionalGeneration": "seq2seq"},
     fixed_fields=_SINUSOIDAL | {"norm_placement": "pre"},
-    defaults=_DEFAULTS | {"pad_token_id": 0, "eos_token_id": 1, "decoder_start_token_id": 0},
+    defaults={"pad_token_id": 0, "eos_token_id": 1, "decoder_start_token_id": 0},
     neutral=_PRE_NORM,
     constant_tensors=_sinusoid_tables,
     ignored_tensors=_SINUSOID_TABLES,
@@ -178,7 +170,7 @@ BART = _family(
         "BartForSequenceClassification": "classification",
     },
     fixed_fields=_LEARNED | {"norm_placement": "post"},
-    defaults=_BART | {"decoder_start_token_id": 2, "num_labels": 3},
+    defaults=_BART_IDS | {"decoder_start_token_id": 2, "num_labels": 3},
     heads={
         "classification": Head(
             {"pooler": "classification_head.dense", "classifier": "classification_head.out_proj"},
@@ -193,7 +185,7 @@ MBART = _family(
     model_type="mbart",
     tasks={"MBartForConditionalGeneration": "translation"},
     fixed_fields=_LEARNED | {"norm_placement": "pre"},
-    defaults=_BART,
+    defaults=_BART_IDS,
     neutral=_PRE_NORM,
     ignored_tensors=r"model\.(en|de)coder\.version",
 )
@@ -214,7 +206,6 @@ def _to_options_t5(keys: Keys) -> Options:
         "gated_feed_forward": gated,
         "key_size": keys["d_kv"],
         "value_size": keys["d_kv"],
-        "max_distance": keys["relative_attention_max_distance"],
         "num_decoder_layers": keys.get("num_decoder_layers") or keys["num_layers"],
         "scale_logits": scaled,
         "tie_embeddings": "all" if tied else "inputs",
@@ -280,9 +271,10 @@ T5 = Family(
         "d_ff": "d_ff",
         "num_layers": "num_encoder_layers",
         "num_heads": "num_heads",
-        "relative_attention_num_buckets": "num_buckets",
-        "dropout_rate": "dropout_rate",
-        "layer_norm_epsilon": "norm_epsilon",
+        "relative_attention_num_buckets": ("num_buckets", 32),
+        "relative_attention_max_distance": ("max_distance", 128),
+        "dropout_rate": ("dropout_rate", 0.1),
+        "layer_norm_epsilon": ("norm_epsilon", 1e-6),
     },
     fixed_fields={
         "norm": "rms",
@@ -301,10 +293,6 @@ T5 = Family(
         "d_kv": 64,
         "num_decoder_layers": None,
         "tie_word_embeddings": True,
-        "relative_attention_num_buckets": 32,
-        "relative_attention_max_distance": 128,
-        "dropout_rate": 0.1,
-        "layer_norm_epsilon": 1e-6,
         "feed_forward_proj": "relu",
     },
     no_effect=("dense_act_fn", "is_gated_act", "classifier_dropout", "n_positions"),
