@@ -17,7 +17,7 @@ from transformer_jax.conversations.model_template import (
     load_model_template,
     read_markup,
 )
-from transformer_jax.tokenization import PublishedTokenizer, import_tokenizer
+from transformer_jax.tokenization.published import PublishedTokenizer, import_tokenizer
 
 FIXTURES = Path(__file__).parent / "fixtures"
 PUBLISHED = json.loads(gzip.decompress((FIXTURES / "templates.json.gz").read_bytes()))

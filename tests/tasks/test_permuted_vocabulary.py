@@ -19,7 +19,8 @@ from tests.tasks import compiled
 from tests.tasks.conftest import TEXT
 from transformer_jax.data.batches.pipeline import eval_batches
 from transformer_jax.inference.config import DecodeConfig
-from transformer_jax.tokenization import import_tokenizer, store_tokenizers
+from transformer_jax.tokenization import store_tokenizers
+from transformer_jax.tokenization.published import import_tokenizer
 from transformer_jax.tokenization.specials import BOS, EOS, MASK, PAD, UNK
 
 SPECIAL = {"pad": PAD, "unk": UNK, "bos": BOS, "eos": EOS, "mask": MASK}

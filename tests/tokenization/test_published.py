@@ -11,14 +11,13 @@ from tests.tokenization.conftest import MADE, byte_level
 from transformer_jax.errors import UserError
 from transformer_jax.tokenization import (
     Frame,
-    PublishedTokenizer,
     TokenizerConfig,
     copy_tokenizers,
     expected_sizes,
-    import_tokenizer,
     store_tokenizers,
     train_tokenizers,
 )
+from transformer_jax.tokenization.published import PublishedTokenizer, import_tokenizer
 
 
 @pytest.fixture

@@ -34,7 +34,8 @@ from transformer_jax.tokenization.subword_sampling import (
     starts_at_spaces,
 )
 from transformer_jax.tokenization.tokenizer import (
-    BaseTokenizer,
+    StoredTokenizer,
+    begins_with_space,
     encode_words_separately,
     replace_lone_surrogates,
 )
@@ -51,7 +52,7 @@ _REPLACED = str.maketrans({"\0": " ", "\u2585": " "})
 """Characters that sentencepiece gives no token. It would skip every text with the second one."""
 
 
-class SentencePieceTokenizer(BaseTokenizer):
+class SentencePieceTokenizer(StoredTokenizer):
     """A `Tokenizer` of kind "bpe", "unigram", "char" or "word". In its pieces "▁" is a space.
 
     Normalization "nmt_nfkc" first normalizes text: NFKC; runs of whitespace become one space, and
@@ -73,23 +74,9 @@ class SentencePieceTokenizer(BaseTokenizer):
         p = self._processor
         if (p.pad_id(), p.unk_id(), p.bos_id(), p.eos_id()) != (PAD, UNK, BOS, EOS):
             raise ValueError(f"the model's ids of pad, unk, bos, eos are not 0 to {EOS}")
-        self._pieces: list[str] = p.id_to_piece(list(range(p.get_piece_size())))
-        self._is_word_start = [
-            piece.startswith("▁") or piece[:1].isspace() for piece in self._pieces
-        ]
+        pieces = p.id_to_piece(list(range(p.get_piece_size())))
+        super().__init__(model, pieces, begins_with_space)
         self._word_ids: dict[str, tuple[int, ...]] = {}
-
-    def __reduce__(self) -> tuple[type["SentencePieceTokenizer"], tuple[bytes]]:
-        return SentencePieceTokenizer, (self.model,)
-
-    @property
-    def model(self) -> bytes:
-        """Serialized sentencepiece model."""
-        return self._processor.serialized_model_proto()
-
-    @property
-    def vocab_size(self) -> int:
-        return self._processor.get_piece_size()
 
     def encode(self, text: str) -> list[int]:
         """Token ids of a text. With "nmt_nfkc", text of whitespace alone has none."""
@@ -133,9 +120,6 @@ class SentencePieceTokenizer(BaseTokenizer):
 
     def decode(self, ids: Iterable[int]) -> str:
         return self._processor.decode([int(i) for i in ids if i not in self.specials.ids])
-
-    def pieces(self, ids: Iterable[int]) -> list[str]:
-        return [self._pieces[i] for i in ids]
 
     @cached_property
     def resegmenter(self) -> Resegmenter:
@@ -247,11 +231,15 @@ def train_sentencepiece(config: TokenizerConfig, texts: Sequence[str], name: str
         raise UserError(_training_error(str(error), config, name)) from error
     if not config.lowercase:
         return model.getvalue()
-    proto: Any = sentencepiece_model_pb2.ModelProto()  # type: ignore[attr-defined]
-    proto.ParseFromString(model.getvalue())
+    proto = parse_model(model.getvalue())
     proto.normalizer_spec.ClearField("normalization_rule_tsv")  # the path of the table
     written: bytes = proto.SerializeToString(deterministic=True)
     return written
+
+
+def parse_model(content: bytes) -> Any:
+    """The message `ModelProto` of a serialized model."""
+    return sentencepiece_model_pb2.ModelProto.FromString(content)  # type: ignore[attr-defined]
 
 
 @contextlib.contextmanager

@@ -6,12 +6,11 @@ from collections.abc import Iterable
 from typing import Any
 
 import tokenizers
-from sentencepiece import sentencepiece_model_pb2
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 
 from transformer_jax.tokenization.huggingface import HuggingFaceTokenizer
 from transformer_jax.tokenization.published import PublishedTokenizer
-from transformer_jax.tokenization.sentencepiece import SentencePieceTokenizer
+from transformer_jax.tokenization.sentencepiece import SentencePieceTokenizer, parse_model
 from transformer_jax.tokenization.specials import Frame
 from transformer_jax.tokenization.subword_sampling import SPACE, BpeDropout
 from transformer_jax.tokenization.tokenizer import Tokenizer
@@ -87,7 +86,7 @@ def _marian_files(source: Tokenizer, target: Tokenizer) -> Files:
                 "transformers can load separate source and target vocabularies (tokenizer.joint "
                 "false) only for tokenizer.kind bpe, unigram, char and word"
             )
-        files[f"{side}.spm"] = tokenizer.model
+        files[f"{side}.spm"] = tokenizer.content
         pieces = tokenizer.pieces(range(tokenizer.vocab_size))
         vocabularies[side] = {piece: i for i, piece in enumerate(pieces)}
     names = _special_token_names(source)
@@ -166,8 +165,7 @@ def _convert_sentencepiece(sentencepiece: SentencePieceTokenizer) -> tokenizers.
       ValueError: the model is of kind "word". It joins neighboring unknown words, which the library
         cannot do.
     """
-    proto: Any = sentencepiece_model_pb2.ModelProto()  # type: ignore[attr-defined]
-    proto.ParseFromString(sentencepiece.model)
+    proto = parse_model(sentencepiece.content)
     tokenizer = tokenizers.Tokenizer(_library_model(sentencepiece, proto))
     spec = proto.normalizer_spec
     steps = _normalization(spec.precompiled_charsmap)

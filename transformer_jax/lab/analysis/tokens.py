@@ -11,13 +11,12 @@ import pandas as pd
 from transformer_jax.runs.workdir import TOKENIZER, fetch_files
 from transformer_jax.tokenization import (
     Labels,
-    PublishedTokenizer,
     SymbolTokenizer,
     Tokenizer,
     Tokenizers,
-    import_tokenizer,
     load_tokenizers,
 )
+from transformer_jax.tokenization.published import PublishedTokenizer, import_tokenizer
 
 _PIECE = "border: 1px solid currentColor; border-radius: 3px; padding: 0 2px; margin: 1px"
 _UNKNOWN = f"{_PIECE}; background: #d55e00; color: white"
