@@ -207,9 +207,7 @@ def gpt2(files: Files, side: str) -> Vocabulary:
 
 def bert(files: Files, side: str) -> Vocabulary:
     """BERT's WordPiece."""
-    lines = files["vocab.txt"].decode().split("\n")
-    if not lines[-1]:
-        lines.pop()
+    lines = files["vocab.txt"].decode().removesuffix("\n").split("\n")
     vocab = {piece.rstrip("\r"): i for i, piece in enumerate(lines)}
     settings = read_settings(files)
     unknown = token_text(settings.get("unk_token", "[UNK]"))
