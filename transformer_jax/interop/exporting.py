@@ -13,14 +13,9 @@ from transformer_jax.checkpoints.step_folder import named_leaves
 from transformer_jax.checkpoints.store import open_snapshot
 from transformer_jax.conversations import MODEL, chat_template
 from transformer_jax.errors import UserError, install_hint
-from transformer_jax.interop import ctranslate2_spec
+from transformer_jax.interop import ctranslate2_spec, family_match
 from transformer_jax.interop.config_json import CONFIG, tokenizer_keys
-from transformer_jax.interop.family_match import (
-    Leaves,
-    approximation_warnings,
-    match_family,
-    remove_vocab_padding,
-)
+from transformer_jax.interop.family_match import Leaves
 from transformer_jax.interop.generation_config import GENERATION, generation_keys, search_warnings
 from transformer_jax.interop.hub import HUB
 from transformer_jax.interop.importing import LICENSE, SOURCE
@@ -76,7 +71,7 @@ def _to_transformers(run: Run, model: TransformerConfig, leaves: Leaves, directo
     vocabularies = run.tokenizer.sides.items()
     tokenizers = Tokenizers({side: entry for side, entry in vocabularies if side in sides})
     keys = tokenizer_keys(tokenizers, model)
-    match = match_family(model, leaves, task, keys)
+    match = family_match.match_family(model, leaves, task, keys)
     try:
         files = transformers_files(tokenizers, model.architecture)
     except ValueError as error:
@@ -97,7 +92,7 @@ def _to_transformers(run: Run, model: TransformerConfig, leaves: Leaves, directo
             (folder / name).parent.mkdir(exist_ok=True)
             (folder / name).write_bytes(content)
     logger.info("%s: exported as a %s", directory, match.class_name)
-    for warning in approximation_warnings(model, match.model):
+    for warning in family_match.approximation_warnings(model, match.model):
         logger.warning(
             "the exported %s computes slightly different results: %s", match.class_name, warning
         )
@@ -192,7 +187,7 @@ def _to_ctranslate2(
             f"--format=ctranslate2: the task {run.settings.task.name} writes no text, and "
             "CTranslate2 runs encoder-decoders that do; use --format=hf"
         )
-    model, leaves = remove_vocab_padding(model, leaves)
+    model, leaves = family_match.remove_vocab_padding(model, leaves)
     leaves = {path: np.array(leaf) for path, leaf in leaves.items()}  # quantized in place
     positions = max(1024, *run.task.lengths.values())
     spec = ctranslate2_spec.build_specification(model, leaves, positions)

@@ -84,8 +84,7 @@ SIZES = {
 }
 """Part of `Family.fields` of most families."""
 
-PROJECTIONS = ("query", "key", "value")
-GATE_AND_INNER = ("gate", "inner")
+_PROJECTIONS = ("query", "key", "value")
 
 REQUIRED: Keys = {"pruned_heads": {}, "quantization_config": {}}
 """`Family.required` of all families."""
@@ -180,7 +179,7 @@ def map_layers(
 
 def attention_modules(path: str, prefix: str, names: Sequence[str]) -> dict[str, str]:
     """Linear maps of an attention layer; `names` of query, key, value and output after `prefix`."""
-    projections = (*PROJECTIONS, "output")
+    projections = (*_PROJECTIONS, "output")
     return {
         f"{path}/{projection}": f"{prefix}.{name}"
         for projection, name in zip(projections, names, strict=True)
@@ -205,6 +204,20 @@ def map_joined(
             stored = (f"{tensor}.{theirs}",)
             array = f"{path}/{name}/{ours}"
             yield TensorMapping(array, stored, transposed, part, tuple(sizes), heads)
+
+
+def map_projections(
+    layer: str, tensor: str, sizes: Sequence[int], transposed: bool = True
+) -> Iterator[TensorMapping]:
+    """Queries, keys and values of a layer, in one tensor."""
+    path = f"{layer}/self_attention"
+    return map_joined(path, _PROJECTIONS, tensor, sizes, transposed=transposed)
+
+
+def map_gated(layer: str, tensor: str, size: int) -> Iterator[TensorMapping]:
+    """The two inner linear maps of a gated feed-forward network, each with `size` outputs, in one
+    tensor."""
+    return map_joined(f"{layer}/feed_forward", ("gate", "inner"), tensor, (size, size))
 
 
 @dataclasses.dataclass(frozen=True)

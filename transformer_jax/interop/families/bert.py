@@ -8,29 +8,8 @@ import functools
 from collections.abc import Iterator, Mapping
 
 from transformer_jax.errors import UserError
-from transformer_jax.interop.families.base import (
-    GATE_AND_INNER,
-    PROJECTIONS,
-    SIZES,
-    Family,
-    Head,
-    Keys,
-    Options,
-    TensorMapping,
-    attention_modules,
-    key_value,
-    map_joined,
-    map_layers,
-    map_modules,
-    require_value,
-)
-from transformer_jax.interop.families.decoders import FIXED as DECODERS
-from transformer_jax.interop.families.decoders import (
-    LAYER_TYPES,
-    layer_types,
-    unscaled_theta,
-    window_options,
-)
+from transformer_jax.interop.families import base, decoders
+from transformer_jax.interop.families.base import Family, Head, Keys, Options, TensorMapping
 from transformer_jax.nn.config import TransformerConfig
 
 _FIXED = {
@@ -43,7 +22,7 @@ _FIXED = {
     "tie_embeddings": "all",
 }
 _FIELDS = {
-    **SIZES,
+    **base.SIZES,
     "max_position_embeddings": ("max_length", 512),
     "hidden_dropout_prob": ("dropout_rate", 0.1),
     "attention_probs_dropout_prob": ("attention_dropout_rate", 0.1),
@@ -90,7 +69,7 @@ _ROBERTA = {
     "classifier": "classifier.out_proj",
 }
 _LAYER = {
-    **attention_modules(
+    **base.attention_modules(
         "self_attention", "attention", ("self.query", "self.key", "self.value", "output.dense")
     ),
     "feed_forward/inner": "intermediate.dense",
@@ -106,7 +85,7 @@ _DISTILBERT = {
     "prediction_head/norm": "vocab_layer_norm",
 }
 _DISTILBERT_LAYER = {
-    **attention_modules("self_attention", "attention", ("q_lin", "k_lin", "v_lin", "out_lin")),
+    **base.attention_modules("self_attention", "attention", ("q_lin", "k_lin", "v_lin", "out_lin")),
     "feed_forward/inner": "ffn.lin1",
     "feed_forward/outer": "ffn.lin2",
     "self_attention_residual/norm_after": "sa_layer_norm",
@@ -139,9 +118,9 @@ def _mappings(
     token_types = f"{embeddings}token_type_embeddings.weight"
     yield TensorMapping("input/token_types", (token_types,))
     yield TensorMapping("prediction_head/bias", (f"{head}.bias", f"{head}.decoder.bias"))
-    yield from map_modules("input/", embeddings, {"norm": "LayerNorm"})
-    yield from map_modules("", "", modules)
-    yield from map_layers("encoder", f"{name}.{layers}", model.num_layers, layer)
+    yield from base.map_modules("input/", embeddings, {"norm": "LayerNorm"})
+    yield from base.map_modules("", "", modules)
+    yield from base.map_layers("encoder", f"{name}.{layers}", model.num_layers, layer)
 
 
 def _classes(name: str) -> dict[str, str]:
@@ -251,18 +230,18 @@ def _to_options_modernbert(keys: Keys) -> Options:
     """Transformers 5 writes `layer_types` and `rope_parameters` for three older keys."""
     every = keys["global_attn_every_n_layers"]
     layers = range(keys["num_hidden_layers"])
-    kinds = [LAYER_TYPES[i % every == 0] for i in layers]
+    kinds = [decoders.LAYER_TYPES[i % every == 0] for i in layers]
     reach, odd = divmod(keys["local_attention"], 2)  # tokens on either side
     if odd:
         raise UserError("config.json: local_attention is odd; it must be even")
-    options = {**window_options(keys, kinds, reach + 1)}
-    local_theta = unscaled_theta(keys, "sliding_attention", keys["local_rope_theta"])
+    options = {**decoders.window_options(keys, kinds, reach + 1)}
+    local_theta = decoders.unscaled_theta(keys, "sliding_attention", keys["local_rope_theta"])
     if options:
         options["rope_theta_window"] = local_theta
-    require_value(keys, "classifier_activation", keys["hidden_activation"])
+    base.require_value(keys, "classifier_activation", keys["hidden_activation"])
     return {
         **options,
-        "rope_theta": unscaled_theta(keys, "full_attention", keys["global_rope_theta"]),
+        "rope_theta": decoders.unscaled_theta(keys, "full_attention", keys["global_rope_theta"]),
         "norm": "layer" if keys["norm_bias"] else "layer_unbiased",
     }
 
@@ -271,14 +250,14 @@ def _to_keys_modernbert(model: TransformerConfig) -> Keys:
     local = model.rope_theta_window or model.rope_theta
     thetas = {"sliding_attention": local, "full_attention": model.rope_theta}
     return {
-        "layer_types": layer_types(model),
+        "layer_types": decoders.layer_types(model),
         "local_attention": 2 * ((model.attention_window or 1) - 1),
         "rope_parameters": {
             kind: {"rope_type": "default", "rope_theta": theta} for kind, theta in thetas.items()
         },
         "embedding_dropout": model.embedding_dropout,
         "norm_bias": model.norm == "layer",
-        "classifier_activation": key_value("activation", model.activation),
+        "classifier_activation": base.key_value("activation", model.activation),
     }
 
 
@@ -287,22 +266,21 @@ def _modernbert_mappings(model: TransformerConfig) -> Iterator[TensorMapping]:
     yield TensorMapping("embedding/table", table)
     yield TensorMapping("prediction_head/bias", ("decoder.bias",))
     norms = {"input/norm": "model.embeddings.norm", "encoder/final_norm": "model.final_norm"}
-    yield from map_modules("", "", {**norms, **_MODERNBERT_HEAD})
-    yield from map_layers("encoder", "model.layers", model.num_layers, _MODERNBERT_LAYER)
+    yield from base.map_modules("", "", {**norms, **_MODERNBERT_HEAD})
+    yield from base.map_layers("encoder", "model.layers", model.num_layers, _MODERNBERT_LAYER)
     for i in range(model.num_layers):
         path = f"encoder/layer_{i}"
         prefix = f"model.layers.{i}"
         sizes = 3 * [model.d_model]
-        yield from map_joined(f"{path}/self_attention", PROJECTIONS, f"{prefix}.attn.Wqkv", sizes)
-        sizes = 2 * [model.d_ff]
-        yield from map_joined(f"{path}/feed_forward", GATE_AND_INNER, f"{prefix}.mlp.Wi", sizes)
+        yield from base.map_projections(path, f"{prefix}.attn.Wqkv", sizes)
+        yield from base.map_gated(path, f"{prefix}.mlp.Wi", model.d_ff)
 
 
 MODERNBERT = Family(
     model_type="modernbert",
     architecture="encoder_only",
     tasks={"ModernBertForMaskedLM": "masked_lm", "ModernBertModel": "masked_lm"},
-    fields=SIZES
+    fields=base.SIZES
     | {
         "max_position_embeddings": ("max_length", 8192),
         "hidden_activation": ("activation", "gelu"),
@@ -311,7 +289,7 @@ MODERNBERT = Family(
         "mlp_dropout": ("feed_forward_dropout_rate", 0.0),
         "classifier_bias": ("head_bias", False),
     },
-    fixed_fields=DECODERS
+    fixed_fields=decoders.FIXED
     | {
         "first_norm": False,
         "embedding_norm": True,

@@ -9,28 +9,17 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from transformer_jax.errors import UserError
-from transformer_jax.interop.families.base import (
-    GATE_AND_INNER,
-    PROJECTIONS,
-    SIZES,
-    Family,
-    Keys,
-    Options,
-    TensorMapping,
-    attention_modules,
-    map_joined,
-    map_layers,
-    map_modules,
-    require_value,
-)
+from transformer_jax.interop.families import base
+from transformer_jax.interop.families.base import Family, Keys, Options, TensorMapping
 from transformer_jax.nn.config import TransformerConfig
 from transformer_jax.nn.experts import ExpertsOptions
 from transformer_jax.nn.layer_pattern import pattern_text
 from transformer_jax.ranges import short_repr
 
+PROJECTIONS = ("q_proj", "k_proj", "v_proj", "o_proj")
 MATRICES = {"gate": "gate_proj", "inner": "up_proj", "outer": "down_proj"}
 LAYER = {
-    **attention_modules("self_attention", "self_attn", ("q_proj", "k_proj", "v_proj", "o_proj")),
+    **base.attention_modules("self_attention", "self_attn", PROJECTIONS),
     "self_attention/norm_query": "self_attn.q_norm",
     "self_attention/norm_key": "self_attn.k_norm",
     **{f"feed_forward/{ours}": f"mlp.{name}" for ours, name in MATRICES.items()},
@@ -48,7 +37,7 @@ _SANDWICH_NORMS = {
 LAYER_TYPES = ("sliding_attention", "full_attention")
 
 FIELDS = {
-    **SIZES,
+    **base.SIZES,
     "rms_norm_eps": ("norm_epsilon", 1e-6),
     "attention_dropout": ("attention_dropout_rate", 0.0),
     "tie_word_embeddings": ("tie_embeddings", False),
@@ -195,7 +184,7 @@ def _to_options_gemma3(keys: Keys) -> Options:
 def unscaled_theta(keys: Keys, kind: str, default: float) -> float:
     """Base of the rotary positions of one kind of layers. Raises UserError if they are scaled."""
     rope = _rope_of_kind(keys, kind)
-    require_value(rope, "rope_type", "default")
+    base.require_value(rope, "rope_type", "default")
     return float(rope.get("rope_theta", default))
 
 
@@ -225,7 +214,7 @@ def _mappings_gemma3(model: TransformerConfig) -> Iterator[TensorMapping]:
 def _rope_options(keys: Keys) -> Options:
     kind, rope = read_rope(keys, _ROPE_FIELDS)
     if kind != "default":  # which ignores it, as in transformers
-        require_value(rope, "partial_rotary_factor", 1.0)
+        base.require_value(rope, "partial_rotary_factor", 1.0)
     return {
         "rope_theta": float(rope["rope_theta"]),
         "rope_scaling": "none" if kind == "default" else kind,
@@ -272,7 +261,7 @@ def read_rope(keys: Keys, supported: Mapping[str, Collection[str]]) -> tuple[str
 def _mappings(model: TransformerConfig) -> Iterator[TensorMapping]:
     norms = _SANDWICH_NORMS if model.norm_placement == "sandwich" else PRE_NORMS
     yield from map_frame(model)
-    yield from map_layers("decoder", "model.layers", model.num_layers, {**LAYER, **norms})
+    yield from base.map_layers("decoder", "model.layers", model.num_layers, {**LAYER, **norms})
 
 
 def map_frame(
@@ -282,7 +271,7 @@ def map_frame(
     tied = ("lm_head.weight",) if model.tie_embeddings in ("all", "target") else ()
     yield TensorMapping("embedding/table", (f"{table}.weight", *tied))
     yield TensorMapping("projection/table", ("lm_head.weight",))
-    yield from map_modules("", "", {"decoder/final_norm": norm})
+    yield from base.map_modules("", "", {"decoder/final_norm": norm})
 
 
 def _mappings_phi3(model: TransformerConfig) -> Iterator[TensorMapping]:
@@ -293,21 +282,14 @@ def _mappings_phi3(model: TransformerConfig) -> Iterator[TensorMapping]:
     for i in range(model.num_layers):
         path = f"decoder/layer_{i}"
         prefix = f"model.layers.{i}"
-        attention = f"{prefix}.self_attn.qkv_proj"
-        yield from map_joined(f"{path}/self_attention", PROJECTIONS, attention, sizes)
-        inner = f"{prefix}.mlp.gate_up_proj"
-        yield from map_joined(f"{path}/feed_forward", GATE_AND_INNER, inner, 2 * [model.d_ff])
+        yield from base.map_projections(path, f"{prefix}.self_attn.qkv_proj", sizes)
+        yield from base.map_gated(path, f"{prefix}.mlp.gate_up_proj", model.d_ff)
 
 
 def _to_options_qwen3_moe(keys: Keys) -> Options:
     """Transformers 5 writes `num_local_experts` for `num_experts`, the key in older files."""
     experts = keys.get("num_local_experts") or keys["num_experts"]
     return {**_to_options_qwen(keys), "experts.num_experts": experts}
-
-
-def _to_keys_qwen3_moe(model: TransformerConfig) -> Keys:
-    experts = model.options_of(ExpertsOptions).num_experts
-    return {**_to_keys_qwen(model), "num_experts": experts}
 
 
 def _mappings_of_experts(
@@ -318,7 +300,7 @@ def _mappings_of_experts(
     for i in range(model.num_layers):
         path = f"decoder/layer_{i}/feed_forward"
         prefix = f"model.layers.{i}.{mlp}"
-        yield from map_modules(f"{path}/", f"{prefix}.", {"router": "gate"})
+        yield from base.map_modules(f"{path}/", f"{prefix}.", {"router": "gate"})
         yield from map_experts(path, prefix, names, model)
 
 
@@ -347,12 +329,12 @@ def renamed(fields: Mapping[str, str], old: str, new: str) -> dict[str, str]:
     return {new if key == old else key: field for key, field in fields.items()}
 
 
-def classes_of_decoder(name: str) -> dict[str, str]:
+def classes(name: str) -> dict[str, str]:
     """`Family.tasks` of a decoder: the classes with and without a head."""
     return dict.fromkeys((f"{name}ForCausalLM", f"{name}Model"), "language_modeling")
 
 
-decoder_family = functools.partial(
+family = functools.partial(
     Family,
     architecture="decoder_only",
     fields=FIELDS,
@@ -363,9 +345,9 @@ decoder_family = functools.partial(
     prefix="model.",
     ignored_tensors=r"model\.layers\.\d+\.self_attn\.rotary_emb\.inv_freq",
 )
-LLAMA = decoder_family(
+LLAMA = family(
     model_type="llama",
-    tasks=classes_of_decoder("Llama"),
+    tasks=classes("Llama"),
     fields=FIELDS
     | {
         "attention_bias": ("attention_bias", False),
@@ -373,9 +355,9 @@ LLAMA = decoder_family(
     },
     defaults=_LLAMA_IDS | {"max_position_embeddings": 2048},
 )
-MISTRAL = decoder_family(
+MISTRAL = family(
     model_type="mistral",
-    tasks=classes_of_decoder("Mistral"),
+    tasks=classes("Mistral"),
     fields=_WINDOWED,
     defaults=_LLAMA_IDS
     | {"max_position_embeddings": 131_072, "num_key_value_heads": 8, "sliding_window": 4096},
@@ -387,17 +369,17 @@ _OF_QWEN = {
     "use_sliding_window": False,
     "max_window_layers": 28,
 }
-QWEN2 = decoder_family(
+QWEN2 = family(
     model_type="qwen2",
-    tasks=classes_of_decoder("Qwen2"),
+    tasks=classes("Qwen2"),
     fixed_fields=FIXED | {"attention_bias": "qkv"},
     to_options=_to_options_qwen,
     to_keys=_to_keys_qwen,
     defaults=_OF_QWEN,
 )
-QWEN3 = decoder_family(
+QWEN3 = family(
     model_type="qwen3",
-    tasks=classes_of_decoder("Qwen3"),
+    tasks=classes("Qwen3"),
     fixed_fields=FIXED | {"qk_norm": True},
     to_options=_to_options_qwen,
     to_keys=_to_keys_qwen,
@@ -406,9 +388,9 @@ QWEN3 = decoder_family(
 )
 _EXPERTS = FIXED | {"feed_forward": "experts"}
 _ROUTER = {"output_router_logits": False, "router_jitter_noise": 0.0}
-MIXTRAL = decoder_family(
+MIXTRAL = family(
     model_type="mixtral",
-    tasks=classes_of_decoder("Mixtral"),
+    tasks=classes("Mixtral"),
     fields=_WINDOWED
     | {
         "num_local_experts": ("experts.num_experts", 8),
@@ -429,33 +411,33 @@ MIXTRAL = decoder_family(
     neutral=_ROUTER,
     no_effect=("router_aux_loss_coef",),
 )
-QWEN3_MOE = decoder_family(
+QWEN3_MOE = family(
     model_type="qwen3_moe",
-    tasks=classes_of_decoder("Qwen3Moe"),
+    tasks=classes("Qwen3Moe"),
     fields=renamed(FIELDS, "intermediate_size", "moe_intermediate_size")
     | {
+        "num_experts": ("experts.num_experts", 128),
         "num_experts_per_tok": ("experts.num_chosen", 8),
         "norm_topk_prob": ("experts.renormalize", False),
     },
     fixed_fields=_EXPERTS | {"qk_norm": True},
     mappings=functools.partial(_mappings_of_experts, "mlp", MATRICES),
     to_options=_to_options_qwen3_moe,
-    to_keys=_to_keys_qwen3_moe,
+    to_keys=_to_keys_qwen,
     defaults={
         "max_position_embeddings": 32_768,
         "num_key_value_heads": 4,
         "sliding_window": 4096,
         "use_sliding_window": False,
         "moe_intermediate_size": 768,
-        "num_experts": 128,
     },
     required={"attention_bias": False, "decoder_sparse_step": 1, "mlp_only_layers": []},
     neutral=_ROUTER,
     no_effect=("router_aux_loss_coef", "intermediate_size"),
 )
-GEMMA2 = decoder_family(
+GEMMA2 = family(
     model_type="gemma2",
-    tasks=classes_of_decoder("Gemma2"),
+    tasks=classes("Gemma2"),
     fields=renamed(FIELDS, "hidden_act", "hidden_activation")
     | {
         "attn_logit_softcapping": ("logit_cap", 50.0),
@@ -478,9 +460,9 @@ GEMMA2 = decoder_family(
     required={"attention_bias": False, "use_bidirectional_attention": False},
     no_effect=("hidden_act",),
 )
-PHI3 = decoder_family(
+PHI3 = family(
     model_type="phi3",
-    tasks=classes_of_decoder("Phi3"),
+    tasks=classes("Phi3"),
     fields=_WINDOWED
     | {
         "resid_pdrop": ("dropout_rate", 0.0),
@@ -540,17 +522,15 @@ def _to_keys_gpt2(model: TransformerConfig) -> Keys:
 def _mappings_gpt2(model: TransformerConfig) -> Iterator[TensorMapping]:
     yield from map_frame(model, "transformer.wte", "transformer.ln_f")
     yield TensorMapping("input/positions/table", ("transformer.wpe.weight",))
-    yield from map_layers("decoder", "transformer.h", model.num_layers, _GPT2_NORMS)
-    # Matrices are stored as [inputs, outputs].
-    map_matrices = functools.partial(map_joined, transposed=False)
+    yield from base.map_layers("decoder", "transformer.h", model.num_layers, _GPT2_NORMS)
     sizes = 3 * [model.d_model]
     for i in range(model.num_layers):
         path = f"decoder/layer_{i}"
         prefix = f"transformer.h.{i}"
-        attention = f"{path}/self_attention"
-        yield from map_matrices(attention, PROJECTIONS, f"{prefix}.attn.c_attn", sizes)
+        # Matrices are stored as [inputs, outputs].
+        yield from base.map_projections(path, f"{prefix}.attn.c_attn", sizes, transposed=False)
         for ours, name in _GPT2_MATRICES.items():
-            yield from map_matrices(path, [ours], f"{prefix}.{name}", ())
+            yield from base.map_joined(path, [ours], f"{prefix}.{name}", (), transposed=False)
 
 
 GPT2 = Family(

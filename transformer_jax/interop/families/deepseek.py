@@ -5,32 +5,14 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
-from transformer_jax.interop.families.base import (
-    Keys,
-    Options,
-    TensorMapping,
-    map_joined,
-    map_layers,
-    require_value,
-)
-from transformer_jax.interop.families.decoders import (
-    FIELDS,
-    FIXED,
-    MATRICES,
-    PRE_NORMS,
-    classes_of_decoder,
-    decoder_family,
-    map_experts,
-    map_frame,
-    read_rope,
-    renamed,
-)
+from transformer_jax.interop.families import base, decoders
+from transformer_jax.interop.families.base import Keys, Options, TensorMapping
 from transformer_jax.nn.config import TransformerConfig
 from transformer_jax.nn.latent_attention import LatentOptions
 from transformer_jax.nn.layer_pattern import pattern_text
 from transformer_jax.nn.positions.rotary import YarnOptions
 
-_FIELDS = renamed(FIELDS, "intermediate_size", "moe_intermediate_size") | {
+_FIELDS = decoders.renamed(decoders.FIELDS, "intermediate_size", "moe_intermediate_size") | {
     "kv_lora_rank": ("latent.kv_rank", 512),
     "q_lora_rank": ("latent.query_rank", 1536),
     "qk_rope_head_dim": ("latent.rotary_size", 64),
@@ -40,7 +22,7 @@ _FIELDS = renamed(FIELDS, "intermediate_size", "moe_intermediate_size") | {
     "num_experts_per_tok": ("experts.num_chosen", 6),
     "routed_scaling_factor": ("experts.routed_scale", 1.0),
 }
-_FIXED = FIXED | {
+_FIXED = decoders.FIXED | {
     "attention_layer": "latent",
     "feed_forward": "experts",
     "experts.renormalize": False,
@@ -54,13 +36,13 @@ _LAYER = {
     "self_attention/query_up": "self_attn.q_b_proj",
     "self_attention/norm_latent": "self_attn.kv_a_layernorm",
     "self_attention/output": "self_attn.o_proj",
-    **{f"feed_forward/{ours}": f"mlp.{name}" for ours, name in MATRICES.items()},
+    **{f"feed_forward/{ours}": f"mlp.{name}" for ours, name in decoders.MATRICES.items()},
     "feed_forward/router": "mlp.gate",
     **{
         f"feed_forward/shared/{ours}": f"mlp.shared_experts.{name}"
-        for ours, name in MATRICES.items()
+        for ours, name in decoders.MATRICES.items()
     },
-    **PRE_NORMS,
+    **decoders.PRE_NORMS,
 }
 _YARN = {"factor": 1.0, "beta_fast": 32.0, "beta_slow": 1.0, "mscale": 0.0, "mscale_all_dim": 0.0}
 
@@ -84,8 +66,8 @@ def _rope_options(keys: Keys) -> Options:
     Raises:
       UserError: the scaling is not supported.
     """
-    kind, rope = read_rope(keys, {"default": (), "yarn": _YARN})
-    require_value(rope, "partial_rotary_factor", 1.0)
+    kind, rope = decoders.read_rope(keys, {"default": (), "yarn": _YARN})
+    base.require_value(rope, "partial_rotary_factor", 1.0)
     theta = {"rope_theta": float(rope["rope_theta"])}
     if kind == "default":
         return {**theta, "rope_scaling": "none"}
@@ -148,24 +130,28 @@ def _yarn_keys(model: TransformerConfig) -> Keys:
 
 def _mappings(model: TransformerConfig) -> Iterator[TensorMapping]:
     latent = model.options_of(LatentOptions)
-    yield from map_frame(model)
-    yield from map_layers("decoder", "model.layers", model.num_layers, _LAYER)
+    yield from decoders.map_frame(model)
+    yield from base.map_layers("decoder", "model.layers", model.num_layers, _LAYER)
     for i in range(model.num_layers):
         path = f"decoder/layer_{i}/self_attention"
         prefix = f"model.layers.{i}.self_attn"
         sizes = (latent.kv_rank, latent.rotary_size)
-        yield from map_joined(path, ("latent", "rotary"), f"{prefix}.kv_a_proj_with_mqa", sizes)
+        yield from base.map_joined(
+            path, ("latent", "rotary"), f"{prefix}.kv_a_proj_with_mqa", sizes
+        )
         sizes = (model.d_k, model.d_v)
         up = ("key_up", "value_up")
-        yield from map_joined(path, up, f"{prefix}.kv_b_proj", sizes, heads=model.num_heads)
+        yield from base.map_joined(path, up, f"{prefix}.kv_b_proj", sizes, heads=model.num_heads)
         if model.of_layer(i).feed_forward != "dense":
             layer = f"decoder/layer_{i}/feed_forward"
-            yield from map_experts(layer, f"model.layers.{i}.mlp", MATRICES, model)
+            yield from decoders.map_experts(
+                layer, f"model.layers.{i}.mlp", decoders.MATRICES, model
+            )
 
 
-DEEPSEEK_V2 = decoder_family(
+DEEPSEEK_V2 = decoders.family(
     model_type="deepseek_v2",
-    tasks=classes_of_decoder("DeepseekV2"),
+    tasks=decoders.classes("DeepseekV2"),
     fields=_FIELDS,
     fixed_fields=_FIXED,
     mappings=_mappings,

@@ -12,27 +12,15 @@ from typing import Any
 import numpy as np
 
 from transformer_jax.errors import UserError
-from transformer_jax.interop.families.base import (
-    Family,
-    Head,
-    Keys,
-    Options,
-    TensorMapping,
-    attention_modules,
-    key_value,
-    map_layers,
-    map_modules,
-    read_option,
-)
-from transformer_jax.interop.families.decoders import GEMMA2
-from transformer_jax.interop.families.decoders import LAYER as GEMMA_LAYER
+from transformer_jax.interop.families import base, decoders
+from transformer_jax.interop.families.base import Family, Head, Keys, Options, TensorMapping
 from transformer_jax.nn.config import TransformerConfig
 
 _SIDES = ("encoder", "decoder")
 _ATTENTION = ("q_proj", "k_proj", "v_proj", "out_proj")
 # A model has its norms before or after all sublayers.
 _LAYER = {
-    **attention_modules("self_attention", "self_attn", _ATTENTION),
+    **base.attention_modules("self_attention", "self_attn", _ATTENTION),
     "self_attention_residual/norm_before": "self_attn_layer_norm",
     "self_attention_residual/norm_after": "self_attn_layer_norm",
     "feed_forward/inner": "fc1",
@@ -42,7 +30,7 @@ _LAYER = {
 }
 _DECODER_LAYER = {
     **_LAYER,
-    **attention_modules("cross_attention", "encoder_attn", _ATTENTION),
+    **base.attention_modules("cross_attention", "encoder_attn", _ATTENTION),
     "cross_attention_residual/norm_before": "encoder_attn_layer_norm",
     "cross_attention_residual/norm_after": "encoder_attn_layer_norm",
 }
@@ -105,11 +93,11 @@ def _mappings(model: TransformerConfig) -> Iterator[TensorMapping]:
         table = f"model.{side}.embed_positions.weight"
         yield TensorMapping(f"{name}_positions/table", (table,))
         norms = {f"{name}_norm": "layernorm_embedding", f"{side}/final_norm": "layer_norm"}
-        yield from map_modules("", f"model.{side}.", norms)
+        yield from base.map_modules("", f"model.{side}.", norms)
     encoder_layers = model.num_encoder_layers
-    yield from map_layers("encoder", "model.encoder.layers", encoder_layers, _LAYER)
+    yield from base.map_layers("encoder", "model.encoder.layers", encoder_layers, _LAYER)
     decoder_layers = model.num_decoder_layers
-    yield from map_layers("decoder", "model.decoder.layers", decoder_layers, _DECODER_LAYER)
+    yield from base.map_layers("decoder", "model.decoder.layers", decoder_layers, _DECODER_LAYER)
 
 
 def _sinusoid_tables(model: TransformerConfig) -> dict[str, np.ndarray]:
@@ -202,7 +190,9 @@ def _to_options_t5(keys: Keys) -> Options:
         scaled = keys["tie_word_embeddings"]
     tied = keys["tie_word_embeddings"] and scaled
     return {
-        "activation": read_option({"feed_forward_proj": name}, "feed_forward_proj", "activation"),
+        "activation": base.read_option(
+            {"feed_forward_proj": name}, "feed_forward_proj", "activation"
+        ),
         "gated_feed_forward": gated,
         "key_size": keys["d_kv"],
         "value_size": keys["d_kv"],
@@ -213,7 +203,7 @@ def _to_options_t5(keys: Keys) -> Options:
 
 
 def _to_keys_t5(model: TransformerConfig) -> Keys:
-    name = key_value("activation", model.activation)
+    name = base.key_value("activation", model.activation)
     if model.gated_feed_forward:
         name = "gated-gelu" if name == "gelu_new" else f"gated-{name}"
     return {
@@ -240,9 +230,9 @@ def _mappings_t5(model: TransformerConfig) -> Iterator[TensorMapping]:
     for stack, side, layers, feed_forward_index in stacks:
         biases = f"{stack}.block.0.layer.0.SelfAttention.relative_attention_bias.weight"
         yield TensorMapping(f"{side}_positions/bucket_biases", (biases,))
-        yield from map_modules("", "", {f"{stack}/final_norm": f"{stack}.final_layer_norm"})
+        yield from base.map_modules("", "", {f"{stack}/final_norm": f"{stack}.final_layer_norm"})
         names = _t5_layer(feed_forward_index, model.gated_feed_forward)
-        yield from map_layers(stack, f"{stack}.block", layers, names)
+        yield from base.map_layers(stack, f"{stack}.block", layers, names)
 
 
 def _t5_layer(index: int, gated: bool) -> dict[str, str]:
@@ -250,9 +240,9 @@ def _t5_layer(index: int, gated: bool) -> dict[str, str]:
     matrices = {"inner": "wi_1", "gate": "wi_0"} if gated else {"inner": "wi"}
     matrices["outer"] = "wo"
     return {
-        **attention_modules("self_attention", "layer.0.SelfAttention", "qkvo"),
+        **base.attention_modules("self_attention", "layer.0.SelfAttention", "qkvo"),
         "self_attention_residual/norm_before": "layer.0.layer_norm",
-        **attention_modules("cross_attention", "layer.1.EncDecAttention", "qkvo"),
+        **base.attention_modules("cross_attention", "layer.1.EncDecAttention", "qkvo"),
         "cross_attention_residual/norm_before": "layer.1.layer_norm",
         "feed_forward_residual/norm_before": f"layer.{index}.layer_norm",
         **{
@@ -307,7 +297,7 @@ def _to_options_t5gemma(keys: Keys) -> Options:
     Raises:
       UserError: the stacks differ in more than their number of layers.
     """
-    encoder, decoder = (GEMMA2.options(keys[side]) for side in _SIDES)
+    encoder, decoder = (decoders.GEMMA2.options(keys[side]) for side in _SIDES)
     depths = {
         "num_encoder_layers": encoder.pop("num_layers"),
         "num_decoder_layers": decoder.pop("num_layers"),
@@ -336,7 +326,7 @@ def _to_keys_t5gemma(model: TransformerConfig) -> Keys:
     sizes = (model.source_vocab_size, model.target_vocab_size)
     stacks = {
         side: {
-            **GEMMA2.keys(dataclasses.replace(model, num_layers=layers)),
+            **decoders.GEMMA2.keys(dataclasses.replace(model, num_layers=layers)),
             "model_type": "t5_gemma_module",
             "vocab_size": size,
         }
@@ -352,7 +342,7 @@ def _to_keys_t5gemma(model: TransformerConfig) -> Keys:
 
 
 _T5GEMMA_LAYER = {
-    **GEMMA_LAYER,
+    **decoders.LAYER,
     **{
         f"{sublayer}_residual/norm_{place}": f"{prefix}_{name}_layernorm"
         for sublayer, name in (
@@ -362,7 +352,7 @@ _T5GEMMA_LAYER = {
         )
         for place, prefix in (("before", "pre"), ("after", "post"))
     },
-    **attention_modules("cross_attention", "cross_attn", ("q_proj", "k_proj", "v_proj", "o_proj")),
+    **base.attention_modules("cross_attention", "cross_attn", decoders.PROJECTIONS),
 }
 
 
@@ -374,8 +364,8 @@ def _mappings_t5gemma(model: TransformerConfig) -> Iterator[TensorMapping]:
     yield TensorMapping("projection/table", head)
     depths = (model.num_encoder_layers, model.num_decoder_layers)
     for stack, layers in zip(_SIDES, depths, strict=True):
-        yield from map_modules("", "", {f"{stack}/final_norm": f"model.{stack}.norm"})
-        yield from map_layers(stack, f"model.{stack}.layers", layers, _T5GEMMA_LAYER)
+        yield from base.map_modules("", "", {f"{stack}/final_norm": f"model.{stack}.norm"})
+        yield from base.map_layers(stack, f"model.{stack}.layers", layers, _T5GEMMA_LAYER)
 
 
 T5GEMMA = Family(
