@@ -79,7 +79,8 @@ class HuggingFaceTokenizer(StoredTokenizer):
         """Loads the library's JSON, as trained here."""
         self._tokenizer = _from_json(model)
         vocab = self._tokenizer.get_vocab()
-        super().__init__(model, sorted(vocab, key=vocab.__getitem__), word_starts(self._tokenizer))
+        pieces = sorted(vocab, key=lambda piece: vocab[piece])
+        super().__init__(model, pieces, word_starts(self._tokenizer))
         is_wordpiece = isinstance(self._tokenizer.model, models.WordPiece)
         self.specials = WORDPIECE_SPECIALS if is_wordpiece else DEFAULT_SPECIALS
         self._separator = "" if is_wordpiece else " "

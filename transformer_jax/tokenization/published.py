@@ -171,12 +171,8 @@ def special_tokens(
       side: of the data. A search generates "target", which always ends in `eos`.
 
     Raises:
-      ValueError: no token ends a text, or `given` has an unknown role.
+      ValueError: no token ends a text.
     """
-    role_names = (*ROLES, *FRAME_PARTS, ENDS)
-    unknown = given.keys() - {*role_names}
-    if unknown:
-        raise ValueError(f"{min(unknown)!r} is none of the roles {', '.join(role_names)}")
     ids = {piece: i for i, piece in enumerate(vocabulary.pieces) if piece is not None}
     named = declared_special(settings)
     declared = {*vocabulary.special, *(ids[piece] for piece in named if piece in ids)}
@@ -195,6 +191,8 @@ def special_tokens(
     is_roberta = "bos" in roles and roles.get("mask", -1) == ids.get("<mask>")
     has_cls = "cls" in roles or is_roberta
     between = (sep, sep) if (cls, sep) == (bos, eos) and has_cls else (sep,)
+    # Files of one model may name different ends: that of the settings is added to the caller's.
+    ends = [*given[ENDS], ids.get(token_text(settings.get("eos_token")))] if ENDS in given else []
     frame = vocabulary.frame or Frame((cls,) if has_cls else (), (sep,), between)
     return SpecialTokens(
         pad=pad,
@@ -205,20 +203,9 @@ def special_tokens(
         mask=roles.get("mask"),
         translation=_translation_frame(frame, given, start, eos, side),
         encoder=Frame(frame.head or (cls,), frame.tail or (sep,), frame.between or between),
-        ends=_other_ends(given, ids.get(token_text(settings.get("eos_token"))), eos),
+        ends=tuple(i for i in dict.fromkeys(ends) if i not in (eos, None)),
         others=tuple(sorted(declared)),
     )
-
-
-def _other_ends(overrides: Ids, named: int | None, eos: int) -> tuple[int, ...]:
-    """Ends beside `eos`: the caller's and, with them, that of the settings files.
-
-    Files of one model may name different ones.
-    """
-    ends = [*overrides.get(ENDS, ())]
-    if named is not None and ENDS in overrides:
-        ends.append(named)
-    return tuple(i for i in dict.fromkeys(ends) if i != eos)
 
 
 def _find_roles(

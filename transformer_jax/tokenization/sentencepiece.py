@@ -40,6 +40,12 @@ from transformer_jax.tokenization.tokenizer import (
     replace_lone_surrogates,
 )
 
+_SPECIAL_TOKENS: dict[str, Any] = {
+    **{"pad_id": PAD, "unk_id": UNK, "bos_id": BOS, "eos_id": EOS},
+    **{f"{role}_piece": SPECIAL_PIECES[i] for i, role in enumerate(("pad", "unk", "bos", "eos"))},
+}
+"""Options of sentencepiece's trainer."""
+
 _MAX_WORDS = 1 << 17  # about 30 MB; holds nearly all words of running text
 
 _FEW_TEXTS = 16
@@ -213,14 +219,7 @@ def train_sentencepiece(config: TokenizerConfig, texts: Sequence[str], name: str
                 **normalization,
                 add_dummy_prefix=not keeps_whitespace,
                 remove_extra_whitespaces=not keeps_whitespace,
-                pad_id=PAD,
-                unk_id=UNK,
-                bos_id=BOS,
-                eos_id=EOS,
-                pad_piece=SPECIAL_PIECES[PAD],
-                unk_piece=SPECIAL_PIECES[UNK],
-                bos_piece=SPECIAL_PIECES[BOS],
-                eos_piece=SPECIAL_PIECES[EOS],
+                **_SPECIAL_TOKENS,
                 # sentencepiece skips longer texts silently.
                 max_sentence_length=2**30,
                 # Unigram's E-step sums per thread, so the vocabulary depends on their number.

@@ -77,18 +77,13 @@ def _tokenizer_json_files(tokenizer: Tokenizer, frame: Frame, **overrides: int) 
 
 def _marian_files(source: Tokenizer, target: Tokenizer) -> Files:
     """Marian's format: a sentencepiece model and a vocabulary for each side."""
-    sides = {"source": source, "target": target}
-    files: Files = {}
-    vocabularies = {}
-    for side, tokenizer in sides.items():
-        if not isinstance(tokenizer, SentencePieceTokenizer):
-            raise ValueError(
-                "transformers can load separate source and target vocabularies (tokenizer.joint "
-                "false) only for tokenizer.kind bpe, unigram, char and word"
-            )
-        files[f"{side}.spm"] = tokenizer.content
-        pieces = tokenizer.pieces(range(tokenizer.vocab_size))
-        vocabularies[side] = {piece: i for i, piece in enumerate(pieces)}
+    if not (
+        isinstance(source, SentencePieceTokenizer) and isinstance(target, SentencePieceTokenizer)
+    ):
+        raise ValueError(
+            "transformers can load separate source and target vocabularies (tokenizer.joint "
+            "false) only for tokenizer.kind bpe, unigram, char and word"
+        )
     names = _special_token_names(source)
     config = {
         "tokenizer_class": "MarianTokenizer",
@@ -96,10 +91,11 @@ def _marian_files(source: Tokenizer, target: Tokenizer) -> Files:
         "separate_vocabs": True,
         **_COMMON,
     }
-    files["vocab.json"] = json_file(vocabularies["source"])
-    files["target_vocab.json"] = json_file(vocabularies["target"])
-    files[_CONFIG] = json_file(config)
-    return files
+    files = {"source.spm": source.content, "target.spm": target.content}
+    for name, tokenizer in {"vocab.json": source, "target_vocab.json": target}.items():
+        pieces = tokenizer.pieces(range(tokenizer.vocab_size))
+        files[name] = json_file({piece: i for i, piece in enumerate(pieces)})
+    return {**files, _CONFIG: json_file(config)}
 
 
 def _library_tokenizer(tokenizer: Tokenizer) -> tokenizers.Tokenizer:

@@ -52,8 +52,17 @@ def with_defaults(keys: Keys, defaults: Keys) -> Keys:
     return collections.ChainMap(keys, defaults)  # type: ignore[arg-type]  # nothing is written
 
 
-Fields = Mapping[str, str | tuple[str, Any]]
+Fields = dict[str, str | tuple[str, Any]]
 """`Family.fields`."""
+
+SIZES: Fields = {
+    "hidden_size": "d_model",
+    "intermediate_size": "d_ff",
+    "num_hidden_layers": "num_layers",
+    "num_attention_heads": "num_heads",
+    "max_position_embeddings": "max_length",
+}
+"""Part of `Family.fields` of most families."""
 
 Options = Mapping[str, Any]
 """Field of the config section `model`, or an option "entry.option" of a component -> value."""
@@ -74,15 +83,6 @@ _VALUES: Mapping[str, Sequence[tuple[Any, Any]]] = {
 }
 """Field of the section `model` -> pairs of a value in config.json and ours. The first pair with a
 value holds."""
-
-SIZES = {
-    "hidden_size": "d_model",
-    "intermediate_size": "d_ff",
-    "num_hidden_layers": "num_layers",
-    "num_attention_heads": "num_heads",
-    "max_position_embeddings": "max_length",
-}
-"""Part of `Family.fields` of most families."""
 
 _PROJECTIONS = ("query", "key", "value")
 

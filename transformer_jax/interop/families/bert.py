@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 
 from transformer_jax.errors import UserError
 from transformer_jax.interop.families import base, decoders
-from transformer_jax.interop.families.base import Family, Head, Keys, Options, TensorMapping
+from transformer_jax.interop.families.base import Family, Fields, Head, Keys, Options, TensorMapping
 from transformer_jax.nn.config import TransformerConfig
 
 _FIXED = {
@@ -21,7 +21,7 @@ _FIXED = {
     "scale_embeddings": False,
     "tie_embeddings": "all",
 }
-_FIELDS = {
+_FIELDS: Fields = {
     **base.SIZES,
     "max_position_embeddings": ("max_length", 512),
     "hidden_dropout_prob": ("dropout_rate", 0.1),

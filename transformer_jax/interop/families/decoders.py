@@ -10,7 +10,7 @@ from typing import Any
 
 from transformer_jax.errors import UserError
 from transformer_jax.interop.families import base
-from transformer_jax.interop.families.base import Family, Keys, Options, TensorMapping
+from transformer_jax.interop.families.base import Family, Fields, Keys, Options, TensorMapping
 from transformer_jax.nn.config import TransformerConfig
 from transformer_jax.nn.experts import ExpertsOptions
 from transformer_jax.nn.layer_pattern import pattern_text
@@ -36,7 +36,7 @@ _SANDWICH_NORMS = {
 }
 LAYER_TYPES = ("sliding_attention", "full_attention")
 
-FIELDS = {
+FIELDS: Fields = {
     **base.SIZES,
     "rms_norm_eps": ("norm_epsilon", 1e-6),
     "attention_dropout": ("attention_dropout_rate", 0.0),
@@ -55,7 +55,7 @@ FIXED = {
     "dropout_rate": 0.0,
 }
 _LLAMA_IDS = {"bos_token_id": 1, "eos_token_id": 2}
-_WINDOWED = {**FIELDS, "sliding_window": "attention_window"}
+_WINDOWED: Fields = {**FIELDS, "sliding_window": "attention_window"}
 
 _ROPE_FIELDS: Mapping[str, Mapping[str, str]] = {
     "default": {},
@@ -325,7 +325,7 @@ def _to_keys_phi3(model: TransformerConfig) -> Keys:
     return {**keys, "embd_pdrop": model.embedding_dropout}
 
 
-def renamed(fields: Mapping[str, str], old: str, new: str) -> dict[str, str]:
+def renamed(fields: Fields, old: str, new: str) -> Fields:
     return {new if key == old else key: field for key, field in fields.items()}
 
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from transformer_jax.errors import UserError
 from transformer_jax.interop.families import base, decoders
-from transformer_jax.interop.families.base import Family, Head, Keys, Options, TensorMapping
+from transformer_jax.interop.families.base import Family, Fields, Head, Keys, Options, TensorMapping
 from transformer_jax.nn.config import TransformerConfig
 
 _SIDES = ("encoder", "decoder")
@@ -35,7 +35,7 @@ _DECODER_LAYER = {
     "cross_attention_residual/norm_after": "encoder_attn_layer_norm",
 }
 
-_FIELDS = {
+_FIELDS: Fields = {
     "d_model": "d_model",
     "encoder_layers": "num_encoder_layers",
     "decoder_layers": "num_decoder_layers",
