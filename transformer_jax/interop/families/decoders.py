@@ -143,10 +143,6 @@ def layer_types(model: TransformerConfig) -> list[str]:
     return [LAYER_TYPES[window is None] for window in windows]
 
 
-def _to_options_gemma2(keys: Keys) -> Options:
-    return {**_rope_options(keys), **_gemma_options(keys, 2)}
-
-
 def _gemma_options(keys: Keys, every: int) -> Options:
     """Options but those of positions; full attention in every n-th layer if no key says which."""
     layers = range(keys["num_hidden_layers"])
@@ -445,7 +441,7 @@ GEMMA2 = family(
     },
     fixed_fields=FIXED
     | {"norm": "rms_plus_one", "norm_placement": "sandwich", "scale_embeddings": True},
-    to_options=_to_options_gemma2,
+    to_options=lambda keys: {**_rope_options(keys), **_gemma_options(keys, 2)},
     to_keys=_to_keys_gemma2,
     defaults={
         **{"pad_token_id": 0, "eos_token_id": 1, "bos_token_id": 2},
