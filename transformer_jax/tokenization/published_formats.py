@@ -177,10 +177,8 @@ def read_chat_template(files: Files) -> str | None:
 
 def _pieces_by_id(vocab: Mapping[str, int]) -> list[str | None]:
     """Pieces in the order of their ids; None for ids without a piece."""
-    pieces: list[str | None] = [None] * (1 + max(vocab.values()))
-    for piece, i in vocab.items():
-        pieces[i] = piece
-    return pieces
+    by_id = {i: piece for piece, i in vocab.items()}
+    return [by_id.get(i) for i in range(1 + max(by_id))]
 
 
 def token_text(token: Any) -> str:

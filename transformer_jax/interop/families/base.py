@@ -249,8 +249,8 @@ class Family:
         holds. Mappings of arrays that the model does not have are ignored.
       to_options: keys -> fields that follow from several keys, or from one with another meaning.
       to_keys: model -> keys; the inverse of `to_options`.
-      defaults: values of keys that a config.json leaves out: those of the class of transformers,
-        never ours.
+      defaults: values of keys that a config.json leaves out, with those in `fields`: of the class
+        of transformers, never ours.
       required: key without equivalent here -> the only value with which it has no effect. A model
         with another value is refused.
       neutral: key without equivalent here -> the value with which it has no effect. Another value
