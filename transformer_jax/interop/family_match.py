@@ -167,9 +167,7 @@ def default_model(options: Mapping[str, Any]) -> TransformerConfig:
     """The section `model` with these options, and the architecture's defaults for all others."""
     defaults = getattr(MODELS[options["architecture"]], "defaults", {})
     base = {name.removeprefix("model."): value for name, value in defaults.items()}
-    fields = {name: value for name, value in options.items() if "." not in name}
-    of_components = {name: options[name] for name in options.keys() - fields}
-    return override(TransformerConfig(**(base | fields)), of_components)
+    return override(TransformerConfig(**base), options)
 
 
 def _canonical_options(model: TransformerConfig) -> dict[str, Any]:
