@@ -188,5 +188,5 @@ def test_a_forced_head_is_in_the_target_and_in_the_prompt_but_is_not_predicted(
 def test_equal_stored_vocabularies_are_shared(tokenizers_at):
     same = tokenizers_at(("source", "target"), SPECIAL)
     assert same["source"] is same["target"]
-    stored = json.loads(same.text("source")._content)
+    stored = json.loads(same.text("source").content)
     assert stored["files"].keys() == {"tokenizer.json"}
