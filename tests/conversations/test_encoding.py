@@ -13,7 +13,7 @@ import pytest
 from tests.refusals import assert_refused
 from transformer_jax.conversations import TEMPLATES, Template, Turn, parse_conversation
 from transformer_jax.conversations.encoding import ChatTokenizer, ConversationSplitter, fit_prompt
-from transformer_jax.tokenization import PublishedTokenizer, import_tokenizer
+from transformer_jax.tokenization.published import PublishedTokenizer, import_tokenizer
 
 FIXTURES = Path(__file__).parent / "fixtures"
 DRAWN = json.loads(gzip.decompress((FIXTURES / "conversations.json.gz").read_bytes()))

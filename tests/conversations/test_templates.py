@@ -26,7 +26,7 @@ from transformer_jax.conversations.templates import (
     load_model_template,
     read_markup,
 )
-from transformer_jax.tokenization import PublishedTokenizer, import_tokenizer
+from transformer_jax.tokenization.published import PublishedTokenizer, import_tokenizer
 
 FIXTURES = Path(__file__).parent / "fixtures"
 DRAWN = json.loads(gzip.decompress((FIXTURES / "conversations.json.gz").read_bytes()))

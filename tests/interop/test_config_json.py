@@ -19,7 +19,8 @@ from transformer_jax.interop.config_json import (
     vocabulary_rows,
 )
 from transformer_jax.interop.families import FAMILIES
-from transformer_jax.interop.families.base import ReadKeys
+from transformer_jax.interop.families.base import ReadKeys, with_defaults
+from transformer_jax.interop.family_match import default_model
 from transformer_jax.interop.generation_config import read_generation
 
 FULL, SLIDING = "full_attention", "sliding_attention"
@@ -94,9 +95,9 @@ def outcome(given):
     try:
         family, class_name = find_family(keys)
         rows = vocabulary_rows(keys)
-        ids = special_ids(keys.with_defaults(default_ids(family, rows["text"])))
+        ids = special_ids(with_defaults(keys, default_ids(family, rows["text"])))
         options = family.options(keys)
-        labels = class_names(keys.with_defaults(family.defaults))
+        labels = class_names(with_defaults(keys, family.defaults))
     except UserError as error:
         return str(error)
     generation = read_generation(Path("none"), keys, family.architecture)
@@ -142,6 +143,16 @@ def test_missing_keys_have_the_default_of_the_class(model_type):
         if key in WINDOW:
             continue
         assert found == before or f"config.json has no {key}" in found or "model_type" in found, key
+
+
+@pytest.mark.parametrize("model_type", FAMILIES)
+def test_every_key_of_an_export_is_read(model_type):
+    keys = ReadKeys(defaults_of(model_type))
+    family, _ = find_family(keys)
+    exported = ReadKeys(family.keys(default_model(family.options(keys))))
+    find_family(exported)
+    family.options(exported)
+    assert unread_keys(family, exported) == []
 
 
 def test_llama_has_no_window_and_rotates_whole_heads():

@@ -22,7 +22,8 @@ from transformer_jax.inference.generation import Output
 from transformer_jax.interop.exporting import export_run
 from transformer_jax.interop.importing import import_model
 from transformer_jax.interop.weights import WEIGHTS, save_tensors
-from transformer_jax.tokenization import import_tokenizer, store_tokenizers
+from transformer_jax.tokenization import store_tokenizers
+from transformer_jax.tokenization.published import import_tokenizer
 
 LINES = ["The dog runs.", "a", "A red ball, two"]
 CLASSIFIERS = ["bert_classification", "roberta_classification", "distilbert_classification"]

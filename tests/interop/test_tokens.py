@@ -11,7 +11,7 @@ import sentencepiece
 
 from tests.interop.published import FIXTURES
 from transformer_jax.interop.config_json import find_family, read_json, special_ids, vocabulary_rows
-from transformer_jax.tokenization import PublishedTokenizer, import_tokenizer
+from transformer_jax.tokenization.published import PublishedTokenizer, import_tokenizer
 
 MODEL_OF = {
     "tokenizers/bert_vocab_txt": "bert",

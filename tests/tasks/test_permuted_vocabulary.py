@@ -19,7 +19,8 @@ from tests.tasks import compiled
 from tests.tasks.conftest import TEXT
 from transformer_jax.data.batches.pipeline import eval_batches
 from transformer_jax.inference.config import DecodeConfig
-from transformer_jax.tokenization import import_tokenizer, store_tokenizers
+from transformer_jax.tokenization import store_tokenizers
+from transformer_jax.tokenization.published import import_tokenizer
 from transformer_jax.tokenization.specials import BOS, EOS, MASK, PAD, UNK
 
 SPECIAL = {"pad": PAD, "unk": UNK, "bos": BOS, "eos": EOS, "mask": MASK}
@@ -187,5 +188,5 @@ def test_a_forced_head_is_in_the_target_and_in_the_prompt_but_is_not_predicted(
 def test_equal_stored_vocabularies_are_shared(tokenizers_at):
     same = tokenizers_at(("source", "target"), SPECIAL)
     assert same["source"] is same["target"]
-    stored = json.loads(same.text("source")._content)
+    stored = json.loads(same.text("source").content)
     assert stored["files"].keys() == {"tokenizer.json"}

@@ -10,8 +10,8 @@ import sentencepiece
 import tokenizers
 from tokenizers import decoders, models, pre_tokenizers, processors, trainers
 
-from transformer_jax.tokenization import PublishedTokenizer, import_tokenizer
 from transformer_jax.tokenization import sentencepiece as training
+from transformer_jax.tokenization.published import PublishedTokenizer, import_tokenizer
 
 TEXTS = ["the old man sees a dog .", "a young woman walks home .", "men and women walk ."] * 20
 IDS = {"t5": {"pad_id": 0, "eos_id": 1, "unk_id": 2, "bos_id": -1}}

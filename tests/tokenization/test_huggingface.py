@@ -6,7 +6,8 @@ import json
 import numpy as np
 import pytest
 
-from transformer_jax.tokenization import HuggingFaceTokenizer, TokenizerConfig
+from transformer_jax.tokenization import TokenizerConfig
+from transformer_jax.tokenization.huggingface import HuggingFaceTokenizer
 from transformer_jax.tokenization.specials import BOS, EOS, MASK, PAD, UNK
 from transformer_jax.tokenization.vocabularies import train_vocabulary
 

@@ -8,8 +8,8 @@ import sys
 
 import pytest
 
-from transformer_jax.tokenization import HuggingFaceTokenizer, TokenizerConfig
-from transformer_jax.tokenization.huggingface import BYTE_CHARACTERS
+from transformer_jax.tokenization import TokenizerConfig
+from transformer_jax.tokenization.huggingface import BYTE_CHARACTERS, HuggingFaceTokenizer
 from transformer_jax.tokenization.vocabularies import train_vocabulary
 
 TEXTS = ["the old man sees the small dogs", "the old dogs see a smaller man, and more"] * 2

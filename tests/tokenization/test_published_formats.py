@@ -11,7 +11,8 @@ import sentencepiece
 import tokenizers
 
 from tests.tokenization.conftest import MADE
-from transformer_jax.tokenization import Frame, PublishedTokenizer, import_tokenizer
+from transformer_jax.tokenization import Frame
+from transformer_jax.tokenization.published import PublishedTokenizer, import_tokenizer
 from transformer_jax.tokenization.subword_sampling import UnigramSampling
 
 EACH = pytest.mark.parametrize("name", MADE)
@@ -39,6 +40,23 @@ def test_every_format_implements_the_tokenizer_interface(tokenizer_of, name, sid
     again = pickle.loads(pickle.dumps(tokenizer))
     assert again.encode(LINES[1]) == tokenizer.encode(LINES[1])
     assert again.specials == specials
+
+
+@pytest.mark.parametrize("name", ["bert", "marian"])
+def test_words_begin_where_they_do_though_a_letter_is_byte_level_bpes_space(
+    folder_of, tokenizer_of, tmp_path, name
+):
+    """Vocabularies of Maltese have Ġ."""
+    shutil.copytree(folder_of(name), tmp_path, dirs_exist_ok=True)
+    if name == "bert":
+        with (tmp_path / "vocab.txt").open("a") as file:
+            file.write("Ġ\n")
+    else:
+        vocab = json.loads((tmp_path / "vocab.json").read_text())
+        (tmp_path / "vocab.json").write_text(json.dumps(vocab | {"Ġ": len(vocab)}))
+    tokenizer = PublishedTokenizer(import_tokenizer(tmp_path, "source"))
+    ids = tokenizer_of(name, "source").encode("the old dog walks")
+    assert tokenizer.starts_word(ids) == tokenizer_of(name, "source").starts_word(ids)
 
 
 @EACH

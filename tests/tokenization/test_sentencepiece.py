@@ -201,3 +201,12 @@ def test_a_batch_is_encoded_as_its_texts(kind, monkeypatch):
     assert tokenizer.encode_batch([]) == []
     for _ in range(2):
         assert tokenizer.encode_batch(texts) == [tokenizer.encode(text) for text in texts]
+
+
+def test_copies_in_other_processes_have_the_class_of_the_tokenizer():
+    model = train_vocabulary(TokenizerConfig("char", 20), ["the old man"], "")
+    assert type(pickle.loads(pickle.dumps(Loud(model)))) is Loud
+
+
+class Loud(SentencePieceTokenizer):
+    """A user's own kind."""

@@ -12,7 +12,6 @@ import pytest
 
 from transformer_jax.errors import UserError
 from transformer_jax.tokenization import (
-    HuggingFaceTokenizer,
     Labels,
     SymbolTokenizer,
     TokenizerConfig,
@@ -21,6 +20,7 @@ from transformer_jax.tokenization import (
     train_tokenizers,
     vocabularies,
 )
+from transformer_jax.tokenization.huggingface import HuggingFaceTokenizer
 
 TEXTS = {"source": ["the old man", "a dog"], "target": ["der alte Mann", "ein Hund"]}
 

@@ -73,7 +73,6 @@ def _require_supported(model: TransformerConfig) -> None:
         "final_logit_cap": (None,),
         "embedding_norm": (False,) if is_decoder_only else (False, True),
         "value_size": (None, model.d_k),
-        "vocab_multiple": (1,),
     }
     for field, values in supported.items():
         value = getattr(model, field)

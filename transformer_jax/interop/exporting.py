@@ -2,7 +2,6 @@
 """Exports a run as a directory that transformers or CTranslate2 can load."""
 
 import dataclasses
-import json
 import logging
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,14 +13,9 @@ from transformer_jax.checkpoints.step_folder import named_leaves
 from transformer_jax.checkpoints.store import open_snapshot
 from transformer_jax.conversations import MODEL, chat_template
 from transformer_jax.errors import UserError, install_hint
-from transformer_jax.interop import ctranslate2_spec
+from transformer_jax.interop import ctranslate2_spec, family_match
 from transformer_jax.interop.config_json import CONFIG, tokenizer_keys
-from transformer_jax.interop.family_match import (
-    Leaves,
-    approximation_warnings,
-    match_family,
-    remove_vocab_padding,
-)
+from transformer_jax.interop.family_match import Leaves
 from transformer_jax.interop.generation_config import GENERATION, generation_keys, search_warnings
 from transformer_jax.interop.hub import HUB
 from transformer_jax.interop.importing import LICENSE, SOURCE
@@ -39,7 +33,7 @@ from transformer_jax.tasks import TASKS
 from transformer_jax.tasks.instruction import Instruction
 from transformer_jax.tokenization import Tokenizers
 from transformer_jax.tokenization.published_formats import CHAT_TEMPLATE
-from transformer_jax.tokenization.transformers_export import transformers_files
+from transformer_jax.tokenization.transformers_export import json_file, transformers_files
 
 logger = logging.getLogger(__name__)
 
@@ -77,7 +71,7 @@ def _to_transformers(run: Run, model: TransformerConfig, leaves: Leaves, directo
     vocabularies = run.tokenizer.sides.items()
     tokenizers = Tokenizers({side: entry for side, entry in vocabularies if side in sides})
     keys = tokenizer_keys(tokenizers, model)
-    match = match_family(model, leaves, task, keys)
+    match = family_match.match_family(model, leaves, task, keys)
     try:
         files = transformers_files(tokenizers, model.architecture)
     except ValueError as error:
@@ -86,18 +80,19 @@ def _to_transformers(run: Run, model: TransformerConfig, leaves: Leaves, directo
         template = chat_template(run.task.template, run.task.chat_tokenizer.adds_first_token)
         files[CHAT_TEMPLATE] = template.encode()
     files |= sentence_files(run.settings.task, model.d_model, run.settings.data.max_length)
-    config = {"architectures": [match.class_name], "dtype": "float32", **match.keys}
+    files |= {
+        GENERATION: json_file(_generation_config(run, keys, model.max_length)),
+        "README.md": _model_card(run, match.class_name).encode(),
+        CONFIG: json_file({"architectures": [match.class_name], "dtype": "float32", **match.keys}),
+    }
     tensors = to_tensors(match.family, match.model, match.leaves)
     with atomic_folder(directory, "--to") as folder:
         save_tensors(tensors, folder / WEIGHTS)
         for name, content in files.items():
             (folder / name).parent.mkdir(exist_ok=True)
             (folder / name).write_bytes(content)
-        _write_json(folder / GENERATION, _generation_config(run, keys, model.max_length))
-        (folder / "README.md").write_text(_model_card(run, match.class_name), encoding="utf-8")
-        _write_json(folder / CONFIG, config)
     logger.info("%s: exported as a %s", directory, match.class_name)
-    for warning in approximation_warnings(model, match.model):
+    for warning in family_match.approximation_warnings(model, match.model):
         logger.warning(
             "the exported %s computes slightly different results: %s", match.class_name, warning
         )
@@ -178,10 +173,6 @@ With transformer_jax:
 """
 
 
-def _write_json(path: Path, content: Mapping[str, Any]) -> None:
-    path.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-
-
 def _to_ctranslate2(
     run: Run, model: TransformerConfig, leaves: Leaves, directory: Path, quantization: str | None
 ) -> None:
@@ -196,7 +187,7 @@ def _to_ctranslate2(
             f"--format=ctranslate2: the task {run.settings.task.name} writes no text, and "
             "CTranslate2 runs encoder-decoders that do; use --format=hf"
         )
-    model, leaves = remove_vocab_padding(model, leaves)
+    model, leaves = family_match.remove_vocab_padding(model, leaves)
     leaves = {path: np.array(leaf) for path, leaf in leaves.items()}  # quantized in place
     positions = max(1024, *run.task.lengths.values())
     spec = ctranslate2_spec.build_specification(model, leaves, positions)
@@ -211,28 +202,19 @@ def _to_ctranslate2(
 def _add_vocabularies(spec: Any, model: TransformerConfig, tokenizers: Tokenizers) -> None:
     """Adds the vocabularies and special tokens to a specification."""
     spec.config.layer_norm_epsilon = model.norm_epsilon
-    if model.architecture == "decoder_only":
-        spec.register_vocabulary(_vocabulary(tokenizers, "text"))
-        _set_special_tokens(spec.config, tokenizers, "text", {"bos_token": "first"})
-        return
-    spec.register_source_vocabulary(_vocabulary(tokenizers, "source"))
-    spec.register_target_vocabulary(_vocabulary(tokenizers, "target"))
-    _set_special_tokens(
-        spec.config, tokenizers, "target", {"bos_token": "start", "decoder_start_token": "start"}
-    )
-    source = tokenizers.specials("source")
-    spec.config.add_source_eos = source.translation.tail == (source.eos,)
-
-
-def _vocabulary(tokenizers: Tokenizers, side: str) -> list[str]:
-    tokenizer = tokenizers.text(side)
-    return tokenizer.pieces(range(tokenizer.vocab_size))
-
-
-def _set_special_tokens(
-    config: Any, tokenizers: Tokenizers, side: str, names: Mapping[str, str]
-) -> None:
-    tokenizer = tokenizers.text(side)
-    for name, role in {"eos_token": "eos", "unk_token": "unk", **names}.items():
-        token = getattr(tokenizer.specials, role)
-        setattr(config, name, "" if token is None else tokenizer.pieces([token])[0])
+    is_decoder_only = model.architecture == "decoder_only"
+    tokenizer = tokenizers.text("text" if is_decoder_only else "target")
+    pieces = tokenizer.pieces(range(tokenizer.vocab_size))
+    specials = tokenizer.specials
+    tokens = {"eos_token": specials.eos, "unk_token": specials.unk}
+    if is_decoder_only:
+        spec.register_vocabulary(pieces)
+        tokens["bos_token"] = specials.first
+    else:
+        source = tokenizers.text("source")
+        spec.register_source_vocabulary(source.pieces(range(source.vocab_size)))
+        spec.register_target_vocabulary(pieces)
+        spec.config.add_source_eos = source.specials.translation.tail == (source.specials.eos,)
+        tokens |= dict.fromkeys(("bos_token", "decoder_start_token"), specials.start)
+    for name, token in tokens.items():
+        setattr(spec.config, name, "" if token is None else pieces[token])

@@ -8,6 +8,7 @@ describes them.
 """
 
 import dataclasses
+import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -166,9 +167,7 @@ def default_model(options: Mapping[str, Any]) -> TransformerConfig:
     """The section `model` with these options, and the architecture's defaults for all others."""
     defaults = getattr(MODELS[options["architecture"]], "defaults", {})
     base = {name.removeprefix("model."): value for name, value in defaults.items()}
-    fields = {name: value for name, value in options.items() if "." not in name}
-    of_components = {name: options[name] for name in options.keys() - fields}
-    return override(TransformerConfig(**(base | fields)), of_components)
+    return override(TransformerConfig(**base), options)
 
 
 def _canonical_options(model: TransformerConfig) -> dict[str, Any]:
@@ -177,7 +176,11 @@ def _canonical_options(model: TransformerConfig) -> dict[str, Any]:
     del named["options"]
     # An override that equals the model's own value changes nothing.
     effective = [
-        {name: value for name, value in overrides.items() if _differs(model, name, value)}
+        {
+            name: value
+            for name, value in overrides.items()
+            if name == PARAMETERS or value != option_value(model, name)
+        }
         for overrides in model.pattern
     ]
     named["layers"] = pattern_text(effective) if any(effective) else None
@@ -205,11 +208,6 @@ def _canonical_options(model: TransformerConfig) -> dict[str, Any]:
     return {name: value for name, value in named.items() if name not in unread}
 
 
-def _differs(model: TransformerConfig, name: str, value: Any) -> bool:
-    """Returns True if a layer's override differs from the model's value, or shares parameters."""
-    return name == PARAMETERS or value != option_value(model, name)
-
-
 def _component_options(layer: TransformerConfig) -> dict[str, Any]:
     """Options of a layer's components, {"entry.option": value}."""
     values: dict[str, Any] = {}
@@ -228,13 +226,13 @@ def remove_vocab_padding(
     model: TransformerConfig, leaves: Leaves
 ) -> tuple[TransformerConfig, Leaves]:
     """Removes the rows that `vocab_multiple` adds to embedding tables."""
-    cut = {}
+    unpadded = dict(leaves)
     for path, array in leaves.items():
-        is_source = path.startswith("source_embedding")
-        size = model.source_vocab_size if is_source else model.target_vocab_size
-        rows = size or model.vocab_size
-        cut[path] = array[:rows] if _axes(path)[:1] == ("vocab",) else array
-    return dataclasses.replace(model, vocab_multiple=1), cut
+        if _axes(path)[:1] == ("vocab",):
+            is_source = path.startswith("source_embedding")
+            size = model.source_vocab_size if is_source else model.target_vocab_size
+            unpadded[path] = array[: size or model.vocab_size]
+    return dataclasses.replace(model, vocab_multiple=1), unpadded
 
 
 def approximation_warnings(model: TransformerConfig, other: TransformerConfig) -> list[str]:
@@ -256,20 +254,19 @@ def approximation_warnings(model: TransformerConfig, other: TransformerConfig) -
 def _add_attention_biases(model: TransformerConfig, leaves: Leaves, value: Any) -> Leaves | None:
     if value != "all" and model.attention_bias != "none":
         return None
-    names = {"all": ("query", "key", "value", "output"), "qkv": ("query", "key", "value")}
-    ends = tuple(f"attention/{name}/kernel" for name in names.get(value, ("output",)))
-    return _with_zero_biases(leaves, ends)
+    names = {"all": "query|key|value|output", "qkv": "query|key|value"}.get(value, "output")
+    return _with_zero_biases(leaves, f"attention/({names})")
 
 
 def _add_feed_forward_biases(model: TransformerConfig, leaves: Leaves, value: Any) -> Leaves | None:
-    ends = tuple(f"feed_forward/{name}/kernel" for name in ("inner", "gate", "outer"))
-    return _with_zero_biases(leaves, ends) if value else None
+    return _with_zero_biases(leaves, "feed_forward/(inner|gate|outer)") if value else None
 
 
-def _with_zero_biases(leaves: Leaves, ends: tuple[str, ...]) -> Leaves:
+def _with_zero_biases(leaves: Leaves, linear_maps: str) -> Leaves:
+    """Adds biases to linear maps, a regular expression of the ends of their paths."""
     added = dict(leaves)
     for path, array in leaves.items():
-        if path.endswith(ends):
+        if re.search(f"{linear_maps}/kernel$", path):
             entry = parameter_at(path)
             assert entry is not None
             bias = path.removesuffix("kernel") + "bias"
@@ -290,10 +287,7 @@ def _reorder_sinusoids(model: TransformerConfig, leaves: Leaves, value: Any) -> 
     """Reorders the residual stream: dimensions with sines first, then those with cosines."""
     if (model.positions, value) != ("sinusoidal", "sinusoidal_halves"):
         return None
-    order = _evens_then_odds(model.d_model)
-    return {
-        path: _reorder_axis(array, _axes(path), "model", order) for path, array in leaves.items()
-    }
+    return _reorder(leaves, "model", _evens_then_odds(model.d_model))
 
 
 def _reorder_rotary_pairs(model: TransformerConfig, leaves: Leaves, value: Any) -> Leaves | None:
@@ -303,10 +297,17 @@ def _reorder_rotary_pairs(model: TransformerConfig, leaves: Leaves, value: Any) 
     rotated = int(model.d_k * model.rope_fraction)
     order = np.concatenate([_evens_then_odds(rotated), np.arange(rotated, model.d_k)])
     ends = ("query/kernel", "key/kernel", "query/bias", "key/bias", "query/scale", "key/scale")
-    return {
-        path: _reorder_axis(array, _axes(path), "size", order) if path.endswith(ends) else array
-        for path, array in leaves.items()
-    }
+    return _reorder(leaves, "size", order, ends)
+
+
+def _reorder(leaves: Leaves, name: str, order: np.ndarray, ends: tuple[str, ...] = ("",)) -> Leaves:
+    """Reorders the axes with this name in all arrays whose paths have one of the ends."""
+    reordered = dict(leaves)
+    for path in leaves:
+        for axis, axis_name in enumerate(_axes(path)):
+            if axis_name == name and path.endswith(ends):
+                reordered[path] = np.take(reordered[path], order, axis)
+    return reordered
 
 
 def _add_token_types(model: TransformerConfig, leaves: Leaves, value: Any) -> Leaves | None:
@@ -338,14 +339,6 @@ def _evens_then_odds(size: int) -> np.ndarray:
 def _axes(path: str) -> tuple[str, ...]:
     entry = parameter_at(path)
     return () if entry is None else entry.axes
-
-
-def _reorder_axis(
-    array: np.ndarray, axes: tuple[str, ...], name: str, order: np.ndarray
-) -> np.ndarray:
-    for axis, axis_name in enumerate(axes):
-        array = np.take(array, order, axis=axis) if axis_name == name else array
-    return array
 
 
 _REWRITES: dict[str, Callable[[TransformerConfig, Leaves, Any], Leaves | None]] = {

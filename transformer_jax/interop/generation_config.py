@@ -95,7 +95,7 @@ def read_generation(directory: Path, config: ReadKeys, architecture: str | None)
       architecture: of the model, an entry of `models.MODELS`; None: its class has no `generate`.
     """
     path = directory / GENERATION
-    in_config = {key: config[key] for key in KEYS if key in config.content}
+    in_config = {key: config[key] for key in KEYS if key in config.data}
     if path.exists():
         return _Reader(GENERATION, read_json(path)).read(architecture)
     return _Reader(CONFIG, in_config).read(architecture)
@@ -130,7 +130,7 @@ class _Reader:
             fields |= self._fields({"max_new_tokens": ("max_extra_length", None)})
         head = self._head() if has_encoder else None
         start = self._keys.get("decoder_start_token_id") if has_encoder else None
-        ends = end_tokens(self._keys.content)
+        ends = end_tokens(self._keys.data)
         if has_encoder and len(ends) > 1:
             self._warn("eos_token_id", f"outputs of an encoder-decoder end with {ends[0]} alone")
         self._warn_unread()
@@ -173,8 +173,8 @@ class _Reader:
 
     def _warn_unread(self) -> None:
         """Warns about keys that change outputs and have no equivalent, and about unknown ones."""
-        end = self._keys.content.get("eos_token_id", self._keys.content.get("forced_eos_token_id"))
-        pad = self._keys.content.get("pad_token_id")
+        end = self._keys.data.get("eos_token_id", self._keys.data.get("forced_eos_token_id"))
+        pad = self._keys.data.get("pad_token_id")
         for key, value in self._keys.unread().items():
             if key in NO_EFFECT or (key in _NEUTRAL and value == _NEUTRAL[key]):
                 continue
@@ -186,7 +186,7 @@ class _Reader:
             self._warn(key, "a search here does not follow it; outputs may differ")
 
     def _warn(self, key: str, reason: str) -> None:
-        value = ranges.short_repr(self._keys.content[key])
+        value = ranges.short_repr(self._keys.data[key])
         self._warnings.append(f"{self._file}: {key} is {value}; {reason}")
 
 

@@ -17,7 +17,7 @@ from transformer_jax.errors import UserError
 from transformer_jax.inference.config import DecodeConfig
 from transformer_jax.interop import config_json
 from transformer_jax.interop.families import Family
-from transformer_jax.interop.families.base import ReadKeys
+from transformer_jax.interop.families.base import ReadKeys, with_defaults
 from transformer_jax.interop.generation_config import Generation, end_tokens, read_generation
 from transformer_jax.interop.hub import fetch_model
 from transformer_jax.interop.sentence_modules import SentenceModules, read_sentence_modules
@@ -34,12 +34,7 @@ from transformer_jax.runs.workdir import (
     lock_workdir,
     open_for_writing,
 )
-from transformer_jax.runtime.files import (
-    atomic_folder,
-    path_of_published,
-    read_regular,
-    require_empty,
-)
+from transformer_jax.runtime import files
 from transformer_jax.tasks import TASKS
 from transformer_jax.tasks.interface import Task
 from transformer_jax.tokenization import Labels, Tokenizers, store_tokenizers
@@ -69,7 +64,7 @@ def import_model(source: str, workdir: str | Path, allow_nonfinite: bool = False
         option (the message names it), or the workdir is not empty.
     """
     with open_for_writing(workdir) as handle:
-        require_empty(handle.folder, "--workdir")
+        files.require_empty(handle.folder, "--workdir")
         _import(source, handle.folder, allow_nonfinite)
 
 
@@ -98,7 +93,7 @@ def _import(source: str, workdir: Path, allow_nonfinite: bool) -> None:
     # Shapes are enough to match the tensors.
     abstract = jax.eval_shape(task.init, jax.random.key(0))
     matched = match_tensors(family, body_config(task.model), named_leaves(abstract), tensors)
-    with atomic_folder(workdir, "--workdir") as folder, lock_workdir(folder):
+    with files.atomic_folder(workdir, "--workdir") as folder, lock_workdir(folder):
         tokenizers = store_tokenizers("file", texts, folder / TOKENIZER, labels)
         with Checkpoints(folder / CHECKPOINTS, settings.checkpoint) as checkpoints:
             checkpoints.provenance |= provenance.tokenizer_provenance(tokenizers)
@@ -117,7 +112,7 @@ def _import(source: str, workdir: Path, allow_nonfinite: bool) -> None:
 def _license(directory: Path) -> dict[str, str]:
     """The licence that the model's card names, as provenance; empty if there is none."""
     with contextlib.suppress(OSError, UnicodeDecodeError):
-        card = read_regular(path_of_published(directory / "README.md")).decode()
+        card = files.read_regular(files.path_of_published(directory / "README.md")).decode()
         match = _LICENSE.match(card.replace("\r\n", "\n"))
         if match:
             return {LICENSE: match[1]}
@@ -159,7 +154,7 @@ def _vocabularies(
     texts = {}
     for side in kind.texts:
         defaults = config_json.default_ids(family, rows[side])
-        ids: dict[str, Any] = config_json.special_ids(keys.with_defaults(defaults))
+        ids: dict[str, Any] = config_json.special_ids(with_defaults(keys, defaults))
         if side == "target":
             # In transformers those of generation_config.json take precedence.
             of_search = {"start": generation.start, "head": generation.head}
@@ -169,8 +164,8 @@ def _vocabularies(
         if family.architecture == "decoder_only":
             ids["ends"] = dict.fromkeys((*end_tokens(keys), *generation.ends))
         texts[side] = import_tokenizer(directory, side, ids, rows[side])
-    with_defaults = keys.with_defaults(family.defaults)
-    labels = {side: Labels(tuple(config_json.class_names(with_defaults))) for side in kind.labels}
+    class_keys = with_defaults(keys, family.defaults)
+    labels = {side: Labels(tuple(config_json.class_names(class_keys))) for side in kind.labels}
     return texts, labels
 
 

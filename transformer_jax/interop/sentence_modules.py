@@ -16,6 +16,7 @@ from transformer_jax.interop.config_json import read_json
 from transformer_jax.ranges import short_repr
 from transformer_jax.runtime.files import is_safe_name, path_of_published, read_regular
 from transformer_jax.tasks.config import TaskConfig
+from transformer_jax.tokenization.transformers_export import json_file
 
 MODULES = "modules.json"
 SETTINGS = "config_sentence_transformers.json"
@@ -103,9 +104,7 @@ def sentence_files(task: TaskConfig, width: int, length: int) -> dict[str, bytes
         POOLING: {"word_embedding_dimension": width, **modes},
         "sentence_bert_config.json": limits,
     }
-    return {
-        name: (json.dumps(content, indent=2) + "\n").encode() for name, content in files.items()
-    }
+    return {name: json_file(content) for name, content in files.items()}
 
 
 def _read_modules(path: Path) -> list[tuple[str, str]]:

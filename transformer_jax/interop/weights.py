@@ -235,10 +235,8 @@ def to_tensors(
     tensors = dict(family.constant_tensors(model))
     for name, group in groups.items():
         group.sort(key=lambda mapping: mapping.part)
-        parts = [
-            mapping.to_tensor(np.asarray(leaves[mapping.path], np.float32)) for mapping in group
-        ]
-        tensors[name] = np.ascontiguousarray(group[0].join(parts))
+        parts = [np.asarray(leaves[mapping.path], np.float32) for mapping in group]
+        tensors[name] = np.ascontiguousarray(group[0].to_tensor(parts))
     return tensors
 
 

@@ -6,8 +6,6 @@ in its workdir. `TOKENIZERS` lists the kinds; a user's own kind registers there.
 """
 
 from functools import partial
-from importlib import import_module
-from typing import Any
 
 from transformer_jax.registry import imported
 from transformer_jax.tokenization.config import TOKENIZERS, TokenizerConfig, TokenizerKind
@@ -45,20 +43,6 @@ from transformer_jax.tokenization.word_level import (
 
 _HUGGING_FACE = f"{__name__}.huggingface"
 _PUBLISHED = f"{__name__}.published"
-
-_LAZY = {
-    "HuggingFaceTokenizer": _HUGGING_FACE,
-    "PublishedTokenizer": _PUBLISHED,
-    "import_tokenizer": _PUBLISHED,
-}
-"""Names whose modules are imported when they are used: a run has one kind of tokenizer."""
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _LAZY:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(_LAZY[name]), name)
-
 
 _sentencepiece = partial(
     TokenizerKind,

@@ -9,7 +9,7 @@ import contextlib
 import json
 import os
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import accumulate
 from typing import Any
@@ -28,6 +28,7 @@ from transformer_jax.tokenization.specials import (
     WORDPIECE_SPECIALS,
 )
 from transformer_jax.tokenization.subword_sampling import (
+    SPACE,
     BpeDropout,
     Resegmenter,
     StartsWord,
@@ -35,7 +36,8 @@ from transformer_jax.tokenization.subword_sampling import (
     starts_at_spaces,
 )
 from transformer_jax.tokenization.tokenizer import (
-    BaseTokenizer,
+    StoredTokenizer,
+    begins_with_space,
     encode_words_separately,
     replace_lone_surrogates,
 )
@@ -64,7 +66,7 @@ MIN_FREQUENCY = 2
 """Training does not merge rarer pairs."""
 
 
-class HuggingFaceTokenizer(BaseTokenizer):
+class HuggingFaceTokenizer(StoredTokenizer):
     """A `Tokenizer` of kind "byte_bpe" or "wordpiece".
 
     With "byte_bpe", `decode(encode(text))` is `text` for any text. In its pieces "Ġ" is a space and
@@ -75,31 +77,17 @@ class HuggingFaceTokenizer(BaseTokenizer):
 
     def __init__(self, model: bytes):
         """Loads the library's JSON, as trained here."""
-        self._model = model
         self._tokenizer = _from_json(model)
         vocab = self._tokenizer.get_vocab()
-        self._pieces = sorted(vocab, key=lambda piece: vocab[piece])
-        if isinstance(self._tokenizer.model, models.WordPiece):
-            self.specials = WORDPIECE_SPECIALS
-            self._separator = ""
-            self._is_word_start = [
-                not piece.startswith(CONTINUATION_PREFIX) for piece in self._pieces
-            ]
-        else:
-            self.specials = DEFAULT_SPECIALS
-            self._separator = " "
-            self._is_word_start = [piece.startswith(WHITESPACE_PIECES) for piece in self._pieces]
-
-    def __reduce__(self) -> tuple[type["HuggingFaceTokenizer"], tuple[bytes]]:
-        return HuggingFaceTokenizer, (self._model,)
+        pieces = sorted(vocab, key=lambda piece: vocab[piece])
+        super().__init__(model, pieces, word_starts(self._tokenizer))
+        is_wordpiece = isinstance(self._tokenizer.model, models.WordPiece)
+        self.specials = WORDPIECE_SPECIALS if is_wordpiece else DEFAULT_SPECIALS
+        self._separator = "" if is_wordpiece else " "
 
     def library_tokenizer(self) -> tokenizers.Tokenizer:
         """Copy of the library's own tokenizer object."""
         return tokenizers.Tokenizer.from_str(self._tokenizer.to_str())
-
-    @property
-    def vocab_size(self) -> int:
-        return len(self._pieces)
 
     def encode(self, text: str) -> list[int]:
         return self._tokenizer.encode(replace_lone_surrogates(text), add_special_tokens=False).ids
@@ -111,13 +99,21 @@ class HuggingFaceTokenizer(BaseTokenizer):
         ordinary = [int(i) for i in ids if i not in self.specials.ids]
         return self._tokenizer.decode(ordinary, skip_special_tokens=False)
 
-    def pieces(self, ids: Iterable[int]) -> list[str]:
-        return [self._pieces[i] for i in ids]
-
     @cached_property
     def resegmenter(self) -> Resegmenter | None:
         """Draws other tokens for encoded text, for subword regularization; None for WordPiece."""
         return huggingface_resegmenter(self._tokenizer)
+
+
+def word_starts(tokenizer: tokenizers.Tokenizer) -> Callable[[str], bool]:
+    """Function that returns True for a piece that begins a word: by the whitespace in it or, for
+    WordPiece and others, as it does not continue a word."""
+    if isinstance(tokenizer.decoder, decoders.ByteLevel):
+        return lambda piece: piece.startswith(WHITESPACE_PIECES)
+    has_spaces = any(piece.startswith(SPACE) for piece in tokenizer.get_vocab())
+    if has_spaces and not isinstance(tokenizer.model, models.WordPiece):
+        return begins_with_space
+    return lambda piece: not piece.startswith(CONTINUATION_PREFIX)
 
 
 def huggingface_resegmenter(tokenizer: tokenizers.Tokenizer) -> Resegmenter | None:

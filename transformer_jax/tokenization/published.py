@@ -16,7 +16,6 @@ from typing import Any
 
 from transformer_jax.errors import UserError
 from transformer_jax.runtime.files import path_of_published, read_regular
-from transformer_jax.tokenization.huggingface import CONTINUATION_PREFIX, WHITESPACE_PIECES
 from transformer_jax.tokenization.published_formats import (
     CHAT_TEMPLATE,
     CONFIG,
@@ -33,7 +32,7 @@ from transformer_jax.tokenization.published_formats import (
 from transformer_jax.tokenization.specials import Frame, SpecialTokens
 from transformer_jax.tokenization.subword_sampling import Resegmenter
 from transformer_jax.tokenization.tokenizer import (
-    BaseTokenizer,
+    StoredTokenizer,
     encode_words_separately,
     replace_lone_surrogates,
 )
@@ -60,30 +59,25 @@ Ids = Mapping[str, Any]
 translation) and for ENDS."""
 
 
-class PublishedTokenizer(BaseTokenizer):
+class PublishedTokenizer(StoredTokenizer):
     """A `Tokenizer` of kind "file": encodes and decodes exactly as the original library does.
 
     Attributes:
       specials: special tokens by role.
-      vocab_size: number of ids. Ids beyond the vocabulary represent no token.
       format: an entry of `FORMATS`.
       files: the original files by name.
     """
 
     def __init__(self, content: bytes):
         """Loads the output of `import_tokenizer`."""
-        self._content = content
         stored = json.loads(content)
         self.format: str = stored["format"]
         self.files: Files = {name: base64.b64decode(text) for name, text in stored["files"].items()}
         self._vocabulary = _build_vocabulary(self.format, self.files, stored["side"])
-        pieces = self._vocabulary.pieces
-        self.vocab_size: int = stored["vocab_size"]
-        self.specials = _read_specials(stored["specials"], pieces, self.vocab_size)
-        self._is_word_start = _mark_word_start_pieces(pieces)
-
-    def __reduce__(self) -> tuple[type["PublishedTokenizer"], tuple[bytes]]:
-        return PublishedTokenizer, (self._content,)
+        pieces = [*self._vocabulary.pieces]
+        pieces += [None] * (stored["vocab_size"] - len(pieces))
+        super().__init__(content, pieces, self._vocabulary.begins_word)
+        self.specials = _read_specials(stored["specials"], pieces)
 
     @property
     def chat_template(self) -> str | None:
@@ -121,10 +115,6 @@ class PublishedTokenizer(BaseTokenizer):
 
     def decode(self, ids: Iterable[int]) -> str:
         return self._vocabulary.decode([int(i) for i in ids if i not in self.specials.ids])
-
-    def pieces(self, ids: Iterable[int]) -> list[str]:
-        pieces = self._vocabulary.pieces
-        return [(pieces[i] if i < len(pieces) else None) or "⟨unused⟩" for i in ids]
 
 
 def import_tokenizer(
@@ -181,12 +171,8 @@ def special_tokens(
       side: of the data. A search generates "target", which always ends in `eos`.
 
     Raises:
-      ValueError: no token ends a text, or `given` has an unknown role.
+      ValueError: no token ends a text.
     """
-    role_names = (*ROLES, *FRAME_PARTS, ENDS)
-    unknown = given.keys() - {*role_names}
-    if unknown:
-        raise ValueError(f"{min(unknown)!r} is none of the roles {', '.join(role_names)}")
     ids = {piece: i for i, piece in enumerate(vocabulary.pieces) if piece is not None}
     named = declared_special(settings)
     declared = {*vocabulary.special, *(ids[piece] for piece in named if piece in ids)}
@@ -205,6 +191,8 @@ def special_tokens(
     is_roberta = "bos" in roles and roles.get("mask", -1) == ids.get("<mask>")
     has_cls = "cls" in roles or is_roberta
     between = (sep, sep) if (cls, sep) == (bos, eos) and has_cls else (sep,)
+    # Files of one model may name different ends: that of the settings is added to the caller's.
+    ends = [*given[ENDS], ids.get(token_text(settings.get("eos_token")))] if ENDS in given else []
     frame = vocabulary.frame or Frame((cls,) if has_cls else (), (sep,), between)
     return SpecialTokens(
         pad=pad,
@@ -215,20 +203,9 @@ def special_tokens(
         mask=roles.get("mask"),
         translation=_translation_frame(frame, given, start, eos, side),
         encoder=Frame(frame.head or (cls,), frame.tail or (sep,), frame.between or between),
-        ends=_other_ends(given, ids.get(token_text(settings.get("eos_token"))), eos),
+        ends=tuple(i for i in dict.fromkeys(ends) if i not in (eos, None)),
         others=tuple(sorted(declared)),
     )
-
-
-def _other_ends(overrides: Ids, named: int | None, eos: int) -> tuple[int, ...]:
-    """Ends beside `eos`: the caller's and, with them, that of the settings files.
-
-    Files of one model may name different ones.
-    """
-    ends = [*overrides.get(ENDS, ())]
-    if named is not None and ENDS in overrides:
-        ends.append(named)
-    return tuple(i for i in dict.fromkeys(ends) if i != eos)
 
 
 def _find_roles(
@@ -287,28 +264,15 @@ def _serialize(
     return (json.dumps(stored, indent=1) + "\n").encode()
 
 
-def _read_specials(
-    fields: Mapping[str, Any], pieces: Sequence[str | None], vocab_size: int
-) -> SpecialTokens:
-    """Stored special tokens."""
+def _read_specials(fields: Mapping[str, Any], pieces: Sequence[str | None]) -> SpecialTokens:
+    """Stored special tokens. Ids without a piece are unused."""
     frames = {
         name: Frame(**{part: tuple(ids) for part, ids in fields[name].items()})
         for name in ("translation", "encoder")
     }
-    unused = [i for i in range(vocab_size) if i >= len(pieces) or pieces[i] is None]
     others = {name: tuple(fields.get(name, ())) for name in (ENDS, "others")}
-    others["unused"] = tuple(unused)
+    others["unused"] = tuple(i for i, piece in enumerate(pieces) if piece is None)
     return SpecialTokens(**{**fields, **frames, **others})
-
-
-def _mark_word_start_pieces(pieces: Sequence[str | None]) -> list[bool]:
-    """True for each piece that begins a word: it has a leading space, or no continuation prefix."""
-    texts = [piece or "" for piece in pieces]
-    if "Ġ" in texts:  # byte-level
-        return [text.startswith(WHITESPACE_PIECES) for text in texts]
-    if any(text.startswith("▁") for text in texts):  # sentencepiece
-        return [text.startswith("▁") or text[:1].isspace() for text in texts]
-    return [not text.startswith(CONTINUATION_PREFIX) for text in texts]
 
 
 def _read_files(path: Path) -> tuple[str, Files]:

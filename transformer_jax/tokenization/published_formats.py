@@ -16,10 +16,16 @@ from typing import Any
 import tokenizers
 
 from transformer_jax.ranges import short_repr
-from transformer_jax.tokenization.huggingface import byte_bpe, huggingface_resegmenter, wordpiece
+from transformer_jax.tokenization.huggingface import (
+    byte_bpe,
+    huggingface_resegmenter,
+    word_starts,
+    wordpiece,
+)
 from transformer_jax.tokenization.sentencepiece import load_sentencepiece, sentencepiece_resegmenter
 from transformer_jax.tokenization.specials import Frame
 from transformer_jax.tokenization.subword_sampling import Resegmenter
+from transformer_jax.tokenization.tokenizer import SpelledTokens, begins_with_space
 
 logger = logging.getLogger(__name__)
 
@@ -44,6 +50,7 @@ class Vocabulary:
       special: ids that the files declare as special tokens.
       roles: role -> id, as far as the files declare roles, such as {"eos": 1}.
       frame: special tokens that the files add to a text; None if they do not say.
+      begins_word: True for a piece that is written as the first of a word.
       make_resegmenter: makes what draws other tokens for encoded text; None if the model has one
         segmentation of a text.
     """
@@ -55,6 +62,7 @@ class Vocabulary:
     special: Collection[int] = ()
     roles: Mapping[str, int] = field(default_factory=dict)
     frame: Frame | None = None
+    begins_word: Callable[[str], bool] = begins_with_space
     make_resegmenter: Callable[[], Resegmenter | None] = lambda: None
 
 
@@ -169,10 +177,8 @@ def read_chat_template(files: Files) -> str | None:
 
 def _pieces_by_id(vocab: Mapping[str, int]) -> list[str | None]:
     """Pieces in the order of their ids; None for ids without a piece."""
-    pieces: list[str | None] = [None] * (1 + max(vocab.values()))
-    for piece, i in vocab.items():
-        pieces[i] = piece
-    return pieces
+    by_id = {i: piece for piece, i in vocab.items()}
+    return [by_id.get(i) for i in range(1 + max(by_id))]
 
 
 def token_text(token: Any) -> str:
@@ -199,9 +205,7 @@ def gpt2(files: Files, side: str) -> Vocabulary:
 
 def bert(files: Files, side: str) -> Vocabulary:
     """BERT's WordPiece."""
-    lines = files["vocab.txt"].decode().split("\n")
-    if not lines[-1]:
-        lines.pop()
+    lines = files["vocab.txt"].decode().removesuffix("\n").split("\n")
     vocab = {piece.rstrip("\r"): i for i, piece in enumerate(lines)}
     settings = read_settings(files)
     unknown = token_text(settings.get("unk_token", "[UNK]"))
@@ -262,6 +266,7 @@ def _hugging_face(tokenizer: tokenizers.Tokenizer) -> Vocabulary:
         decode=lambda ids: tokenizer.decode(ids, skip_special_tokens=False),
         special=[i for i, token in added.items() if token.special],
         frame=_frame(tokenizer),
+        begins_word=word_starts(tokenizer),
         make_resegmenter=lambda: huggingface_resegmenter(tokenizer),
     )
 
@@ -306,7 +311,7 @@ def sentencepiece(files: Files, side: str) -> Vocabulary:
     special = {pieces[i]: i for i in (*controls, *range(count, count + extra))}
     return Vocabulary(
         pieces,
-        _make_encode(special, processor.encode),
+        functools.partial(SpelledTokens(special).encode, encode=processor.encode),
         processor.encode,
         lambda ids: processor.decode([i for i in ids if i < count]),
         tuple(special.values()),
@@ -346,29 +351,12 @@ def marian(files: Files, side: str) -> Vocabulary:
 
     return Vocabulary(
         pieces,
-        _make_encode(special, encode),
+        functools.partial(SpelledTokens(special).encode, encode=encode),
         encode_text,
         decode,
         [*special.values(), *(i for piece, i in vocab.items() if re.fullmatch(">>.*<<", piece))],
         make_resegmenter=lambda: sentencepiece_resegmenter(processor, vocab),
     )
-
-
-def _make_encode(
-    special: Mapping[str, int], encode: Callable[[str], list[int]]
-) -> Callable[[str], list[int]]:
-    """Wraps `encode` to read spelled-out special tokens; `special` is piece -> id."""
-    pattern = re.compile("|".join(map(re.escape, special)))
-
-    def read(text: str) -> list[int]:
-        ids: list[int] = []
-        start = 0
-        for match in pattern.finditer(text):
-            ids += [*encode(text[start : match.start()]), special[match[0]]]
-            start = match.end()
-        return ids + encode(text[start:])
-
-    return read
 
 
 @dataclass(frozen=True)

@@ -34,10 +34,17 @@ from transformer_jax.tokenization.subword_sampling import (
     starts_at_spaces,
 )
 from transformer_jax.tokenization.tokenizer import (
-    BaseTokenizer,
+    StoredTokenizer,
+    begins_with_space,
     encode_words_separately,
     replace_lone_surrogates,
 )
+
+_SPECIAL_TOKENS: dict[str, Any] = {
+    **{"pad_id": PAD, "unk_id": UNK, "bos_id": BOS, "eos_id": EOS},
+    **{f"{role}_piece": SPECIAL_PIECES[i] for i, role in enumerate(("pad", "unk", "bos", "eos"))},
+}
+"""Options of sentencepiece's trainer."""
 
 _MAX_WORDS = 1 << 17  # about 30 MB; holds nearly all words of running text
 
@@ -51,7 +58,7 @@ _REPLACED = str.maketrans({"\0": " ", "\u2585": " "})
 """Characters that sentencepiece gives no token. It would skip every text with the second one."""
 
 
-class SentencePieceTokenizer(BaseTokenizer):
+class SentencePieceTokenizer(StoredTokenizer):
     """A `Tokenizer` of kind "bpe", "unigram", "char" or "word". In its pieces "▁" is a space.
 
     Normalization "nmt_nfkc" first normalizes text: NFKC; runs of whitespace become one space, and
@@ -73,23 +80,9 @@ class SentencePieceTokenizer(BaseTokenizer):
         p = self._processor
         if (p.pad_id(), p.unk_id(), p.bos_id(), p.eos_id()) != (PAD, UNK, BOS, EOS):
             raise ValueError(f"the model's ids of pad, unk, bos, eos are not 0 to {EOS}")
-        self._pieces: list[str] = p.id_to_piece(list(range(p.get_piece_size())))
-        self._is_word_start = [
-            piece.startswith("▁") or piece[:1].isspace() for piece in self._pieces
-        ]
+        pieces = p.id_to_piece(list(range(p.get_piece_size())))
+        super().__init__(model, pieces, begins_with_space)
         self._word_ids: dict[str, tuple[int, ...]] = {}
-
-    def __reduce__(self) -> tuple[type["SentencePieceTokenizer"], tuple[bytes]]:
-        return SentencePieceTokenizer, (self.model,)
-
-    @property
-    def model(self) -> bytes:
-        """Serialized sentencepiece model."""
-        return self._processor.serialized_model_proto()
-
-    @property
-    def vocab_size(self) -> int:
-        return self._processor.get_piece_size()
 
     def encode(self, text: str) -> list[int]:
         """Token ids of a text. With "nmt_nfkc", text of whitespace alone has none."""
@@ -133,9 +126,6 @@ class SentencePieceTokenizer(BaseTokenizer):
 
     def decode(self, ids: Iterable[int]) -> str:
         return self._processor.decode([int(i) for i in ids if i not in self.specials.ids])
-
-    def pieces(self, ids: Iterable[int]) -> list[str]:
-        return [self._pieces[i] for i in ids]
 
     @cached_property
     def resegmenter(self) -> Resegmenter:
@@ -229,14 +219,7 @@ def train_sentencepiece(config: TokenizerConfig, texts: Sequence[str], name: str
                 **normalization,
                 add_dummy_prefix=not keeps_whitespace,
                 remove_extra_whitespaces=not keeps_whitespace,
-                pad_id=PAD,
-                unk_id=UNK,
-                bos_id=BOS,
-                eos_id=EOS,
-                pad_piece=SPECIAL_PIECES[PAD],
-                unk_piece=SPECIAL_PIECES[UNK],
-                bos_piece=SPECIAL_PIECES[BOS],
-                eos_piece=SPECIAL_PIECES[EOS],
+                **_SPECIAL_TOKENS,
                 # sentencepiece skips longer texts silently.
                 max_sentence_length=2**30,
                 # Unigram's E-step sums per thread, so the vocabulary depends on their number.
@@ -247,11 +230,15 @@ def train_sentencepiece(config: TokenizerConfig, texts: Sequence[str], name: str
         raise UserError(_training_error(str(error), config, name)) from error
     if not config.lowercase:
         return model.getvalue()
-    proto: Any = sentencepiece_model_pb2.ModelProto()  # type: ignore[attr-defined]
-    proto.ParseFromString(model.getvalue())
+    proto = parse_model(model.getvalue())
     proto.normalizer_spec.ClearField("normalization_rule_tsv")  # the path of the table
     written: bytes = proto.SerializeToString(deterministic=True)
     return written
+
+
+def parse_model(content: bytes) -> Any:
+    """The message `ModelProto` of a serialized model."""
+    return sentencepiece_model_pb2.ModelProto.FromString(content)  # type: ignore[attr-defined]
 
 
 @contextlib.contextmanager

@@ -2,7 +2,7 @@
 """The interface of all tokenizers, and functions that their implementations share."""
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 from transformer_jax.summary import Summarized
@@ -90,6 +90,62 @@ class BaseTokenizer(Summarized):
             "special": ", ".join(f"{piece} {i}" for piece, i in special.items()),
             "pieces": " ".join(tokenizer.pieces(ids[:: max(1, len(ids) // 8)][:8])),
         }
+
+
+class StoredTokenizer(BaseTokenizer):
+    """Base class of the tokenizers that libraries wrote into a file.
+
+    Args:
+      content: of the file, from which copies in other processes are made.
+      pieces: vocabulary entry of each id; None for unused ids.
+      begins_word: True for a piece that is written as the first of a word.
+    """
+
+    def __init__(
+        self, content: bytes, pieces: Iterable[str | None], begins_word: Callable[[str], bool]
+    ):
+        self.content = content
+        self._pieces = [piece or "⟨unused⟩" for piece in pieces]
+        self._is_word_start = list(map(begins_word, self._pieces))
+
+    def __reduce__(self) -> tuple[type, tuple[bytes]]:
+        return type(self), (self.content,)
+
+    @property
+    def vocab_size(self) -> int:
+        """Number of ids."""
+        return len(self._pieces)
+
+    def pieces(self, ids: Iterable[int]) -> list[str]:
+        """Implements `Tokenizer.pieces`."""
+        return [self._pieces[i] for i in ids]
+
+
+def begins_with_space(piece: str) -> bool:
+    """Returns True for a piece of sentencepiece that begins a word."""
+    return piece.startswith("▁") or piece[:1].isspace()
+
+
+class SpelledTokens:
+    """Reads tokens that a text spells out, the longest first: one may begin another.
+
+    Args:
+      ids: piece -> id.
+    """
+
+    def __init__(self, ids: Mapping[str, int]):
+        self._ids = ids
+        pieces = sorted(ids, key=len, reverse=True)
+        self._pattern = re.compile(f"({'|'.join(map(re.escape, pieces))})")
+
+    def encode(self, text: str, encode: Callable[[str], list[int]]) -> list[int]:
+        """Token ids of a text; `encode` gives those of the parts between the tokens."""
+        if not self._ids:
+            return encode(text)
+        tokens: list[int] = []
+        for part in self._pattern.split(text):
+            tokens += [self._ids[part]] if part in self._ids else encode(part)
+        return tokens
 
 
 def encode_plain(tokenizer: Tokenizer, text: str) -> list[int]:

@@ -6,12 +6,11 @@ from collections.abc import Iterable
 from typing import Any
 
 import tokenizers
-from sentencepiece import sentencepiece_model_pb2
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 
 from transformer_jax.tokenization.huggingface import HuggingFaceTokenizer
 from transformer_jax.tokenization.published import PublishedTokenizer
-from transformer_jax.tokenization.sentencepiece import SentencePieceTokenizer
+from transformer_jax.tokenization.sentencepiece import SentencePieceTokenizer, parse_model
 from transformer_jax.tokenization.specials import Frame
 from transformer_jax.tokenization.subword_sampling import SPACE, BpeDropout
 from transformer_jax.tokenization.tokenizer import Tokenizer
@@ -73,23 +72,18 @@ def _tokenizer_json_files(tokenizer: Tokenizer, frame: Frame, **overrides: int) 
     library.post_processor = _post_processor(tokenizer, frame)
     names |= {name: tokenizer.pieces([i])[0] for name, i in overrides.items()}
     config = {"tokenizer_class": "PreTrainedTokenizerFast", **names, **_COMMON}
-    return {"tokenizer.json": library.to_str(pretty=True).encode(), _CONFIG: _json(config)}
+    return {"tokenizer.json": library.to_str(pretty=True).encode(), _CONFIG: json_file(config)}
 
 
 def _marian_files(source: Tokenizer, target: Tokenizer) -> Files:
     """Marian's format: a sentencepiece model and a vocabulary for each side."""
-    sides = {"source": source, "target": target}
-    files: Files = {}
-    vocabularies = {}
-    for side, tokenizer in sides.items():
-        if not isinstance(tokenizer, SentencePieceTokenizer):
-            raise ValueError(
-                "transformers can load separate source and target vocabularies (tokenizer.joint "
-                "false) only for tokenizer.kind bpe, unigram, char and word"
-            )
-        files[f"{side}.spm"] = tokenizer.model
-        pieces = tokenizer.pieces(range(tokenizer.vocab_size))
-        vocabularies[side] = {piece: i for i, piece in enumerate(pieces)}
+    if not (
+        isinstance(source, SentencePieceTokenizer) and isinstance(target, SentencePieceTokenizer)
+    ):
+        raise ValueError(
+            "transformers can load separate source and target vocabularies (tokenizer.joint "
+            "false) only for tokenizer.kind bpe, unigram, char and word"
+        )
     names = _special_token_names(source)
     config = {
         "tokenizer_class": "MarianTokenizer",
@@ -97,10 +91,11 @@ def _marian_files(source: Tokenizer, target: Tokenizer) -> Files:
         "separate_vocabs": True,
         **_COMMON,
     }
-    files["vocab.json"] = _json(vocabularies["source"])
-    files["target_vocab.json"] = _json(vocabularies["target"])
-    files[_CONFIG] = _json(config)
-    return files
+    files = {"source.spm": source.content, "target.spm": target.content}
+    for name, tokenizer in {"vocab.json": source, "target_vocab.json": target}.items():
+        pieces = tokenizer.pieces(range(tokenizer.vocab_size))
+        files[name] = json_file({piece: i for i, piece in enumerate(pieces)})
+    return {**files, _CONFIG: json_file(config)}
 
 
 def _library_tokenizer(tokenizer: Tokenizer) -> tokenizers.Tokenizer:
@@ -154,7 +149,8 @@ def _post_processor(tokenizer: Tokenizer, frame: Frame) -> Any:
     return processors.TemplateProcessing(single=single, pair=pair, special_tokens=special)
 
 
-def _json(content: Any) -> bytes:
+def json_file(content: Any) -> bytes:
+    """Content of a JSON file as transformers writes it."""
     return (json.dumps(content, indent=2, ensure_ascii=False) + "\n").encode()
 
 
@@ -165,8 +161,7 @@ def _convert_sentencepiece(sentencepiece: SentencePieceTokenizer) -> tokenizers.
       ValueError: the model is of kind "word". It joins neighboring unknown words, which the library
         cannot do.
     """
-    proto: Any = sentencepiece_model_pb2.ModelProto()  # type: ignore[attr-defined]
-    proto.ParseFromString(sentencepiece.model)
+    proto = parse_model(sentencepiece.content)
     tokenizer = tokenizers.Tokenizer(_library_model(sentencepiece, proto))
     spec = proto.normalizer_spec
     steps = _normalization(spec.precompiled_charsmap)

@@ -38,6 +38,7 @@ from transformer_jax.tokenization.subword_sampling import (
 )
 from transformer_jax.tokenization.tokenizer import (
     BaseTokenizer,
+    SpelledTokens,
     Tokenizer,
     encode_plain,
     replace_lone_surrogates,
@@ -474,15 +475,13 @@ class ExtendedTokenizer(BaseTokenizer):
         self.specials = replace(base.specials, mask=mask, extra=extra)
         extra_pieces = [f"⟨extra_{i}⟩" for i in range(num_extra)]
         self._added = [*[MASK_PIECE] * masks, *extra_pieces, *tags]
-        self._spelled = {
+        spelled = {
             piece: first + i for i, piece in enumerate(self._added) if piece not in extra_pieces
         }
         # A piece such as "Ġdog" has the space before it, and so has the mask that stands for it.
         if masks and any(piece[1:] and piece[0] in "▁Ġ" for piece in base.pieces(range(first))):
-            self._spelled[f" {MASK_PIECE}"] = first
-        # The longest first: a tag may begin another one.
-        pieces = sorted(self._spelled, key=len, reverse=True)
-        self._pattern = re.compile(f"({'|'.join(map(re.escape, pieces))})")
+            spelled[f" {MASK_PIECE}"] = first
+        self._spelled = SpelledTokens(spelled)
 
     @property
     def vocab_size(self) -> int:
@@ -494,12 +493,7 @@ class ExtendedTokenizer(BaseTokenizer):
         return resegmenter_of(self.base)
 
     def encode(self, text: str) -> list[int]:
-        if not self._spelled:
-            return self.base.encode(text)
-        ids: list[int] = []
-        for part in self._pattern.split(text):
-            ids += [self._spelled[part]] if part in self._spelled else self.base.encode(part)
-        return ids
+        return self._spelled.encode(text, self.base.encode)
 
     def encode_plain(self, text: str) -> list[int]:
         """Token ids of a text, with "[MASK]" and tags encoded as ordinary characters."""

@@ -5,10 +5,11 @@ One description serves import and export. Export finds what a family cannot expr
 fields that come back from config.json with another value are not supported by the family.
 """
 
+import collections
 import dataclasses
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 
@@ -22,42 +23,46 @@ Keys = Mapping[str, Any]
 """Content of a config.json."""
 
 
-class ReadKeys(Keys):
-    """Content of a JSON file that notes which of its keys are read.
+class ReadKeys(collections.UserDict[str, Any]):
+    """Content of a JSON file (`data`) that notes which of its keys are read.
 
     Attributes:
-      content: the keys of the file, and their values.
       read: names of the keys read so far, whether the file has them or not.
     """
 
     def __init__(self, content: Keys):
-        self.content = dict(content)
+        super().__init__(content)
         self.read: set[str] = set()
 
     def __getitem__(self, key: str) -> Any:
         self.read.add(key)
-        return self.content[key]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.content)
-
-    def __len__(self) -> int:
-        return len(self.content)
-
-    def with_defaults(self, defaults: Keys) -> Self:
-        """Adds values for missing keys. The result and the original note together what is read."""
-        keys = type(self)({**defaults, **self.content})
-        keys.read = self.read
-        return keys
+        return self.data[key]
 
     def unread(self) -> dict[str, Any]:
         """Keys of the file that were not read, without those that are null."""
         return {
             key: value
-            for key, value in self.content.items()
+            for key, value in self.data.items()
             if key not in self.read and value is not None
         }
 
+
+def with_defaults(keys: Keys, defaults: Keys) -> Keys:
+    """Keys of a file, and values for those that it lacks. `ReadKeys` note what is read of it."""
+    return collections.ChainMap(keys, defaults)  # type: ignore[arg-type]  # nothing is written
+
+
+Fields = dict[str, str | tuple[str, Any]]
+"""`Family.fields`."""
+
+SIZES: Fields = {
+    "hidden_size": "d_model",
+    "intermediate_size": "d_ff",
+    "num_hidden_layers": "num_layers",
+    "num_attention_heads": "num_heads",
+    "max_position_embeddings": "max_length",
+}
+"""Part of `Family.fields` of most families."""
 
 Options = Mapping[str, Any]
 """Field of the config section `model`, or an option "entry.option" of a component -> value."""
@@ -78,6 +83,8 @@ _VALUES: Mapping[str, Sequence[tuple[Any, Any]]] = {
 }
 """Field of the section `model` -> pairs of a value in config.json and ours. The first pair with a
 value holds."""
+
+_PROJECTIONS = ("query", "key", "value")
 
 REQUIRED: Keys = {"pruned_heads": {}, "quantization_config": {}}
 """`Family.required` of all families."""
@@ -111,36 +118,27 @@ class TensorMapping:
 
     def tensor_shape(self, shape: Sequence[int]) -> tuple[int, ...]:
         """Shape of the whole tensor, given the shape of our array."""
-        stored = list(self._stored_shape(self._flat_shape(shape)))
+        flat = self._flat_shape(shape)
         if self.sizes:
-            stored[0 if self.transposed else -1] = self.heads * sum(self.sizes)
-        return (*(1,) * self.leading_axes, *stored)
+            flat = (*flat[:-1], self.heads * sum(self.sizes))
+        return (*(1,) * self.leading_axes, *(flat[::-1] if self._is_transposed else flat))
 
     def to_array(self, tensor: np.ndarray, shape: Sequence[int]) -> np.ndarray:
         """Our array, of the given shape, from the tensor; a view if possible."""
-        by_head = tensor.reshape(self.heads, -1, *tensor.shape[1:])
-        part = np.split(by_head, np.cumsum(self.sizes[:-1]), self._outputs_of_head)[self.part]
-        flat = part.reshape(self._stored_shape(self._flat_shape(shape)))
-        flat = flat + np.float32(self.offset) if self.offset else flat
-        return (flat.T if self._is_transposed else flat).reshape(shape)
+        flat = tensor.T if self._is_transposed else tensor
+        by_head = flat.reshape(*flat.shape[:-1], self.heads, -1)
+        part = np.split(by_head, np.cumsum(self.sizes[:-1]), axis=-1)[self.part]
+        array = part.reshape(shape)
+        return array + np.float32(self.offset) if self.offset else array
 
-    def to_tensor(self, array: np.ndarray) -> np.ndarray:
-        """The tensor, or its part, from our array; the inverse of `to_array`."""
-        flat = array.reshape(self._flat_shape(array.shape))
-        flat = flat - np.float32(self.offset) if self.offset else flat
-        flat = flat.T if self._is_transposed else flat
-        return flat.reshape((1,) * self.leading_axes + flat.shape)
-
-    def join(self, parts: Sequence[np.ndarray]) -> np.ndarray:
-        """The whole tensor from its parts, as `to_tensor` returns them, in their order."""
-        by_head = [part.reshape(self.heads, -1, *part.shape[1:]) for part in parts]
-        joined = np.concatenate(by_head, self._outputs_of_head)
-        return joined.reshape(-1, *joined.shape[2:])
-
-    @property
-    def _outputs_of_head(self) -> int:
-        """Axis of the outputs in a tensor [heads, ...]."""
-        return 1 if self.transposed else -1
+    def to_tensor(self, parts: Sequence[np.ndarray]) -> np.ndarray:
+        """The whole tensor from our arrays, its parts in their order; inverts `to_array`."""
+        flat = [part.reshape(self._flat_shape(part.shape)) for part in parts]
+        by_head = [part.reshape(*part.shape[:-1], self.heads, -1) for part in flat]
+        joined = np.concatenate(by_head, axis=-1)
+        tensor = joined.reshape(*joined.shape[:-2], -1) - np.float32(self.offset)
+        tensor = tensor.T if self._is_transposed else tensor
+        return tensor.reshape((1,) * self.leading_axes + tensor.shape)
 
     @property
     def _is_transposed(self) -> bool:
@@ -158,9 +156,6 @@ class TensorMapping:
         if inputs:
             return math.prod(shape[:inputs]), math.prod(shape[inputs:])
         return (math.prod(shape),) if self.path.endswith("bias") else tuple(shape)
-
-    def _stored_shape(self, flat: tuple[int, ...]) -> tuple[int, ...]:
-        return flat[::-1] if self._is_transposed else flat
 
 
 def map_modules(path: str, prefix: str, names: Mapping[str, str]) -> Iterator[TensorMapping]:
@@ -184,7 +179,7 @@ def map_layers(
 
 def attention_modules(path: str, prefix: str, names: Sequence[str]) -> dict[str, str]:
     """Linear maps of an attention layer; `names` of query, key, value and output after `prefix`."""
-    projections = ("query", "key", "value", "output")
+    projections = (*_PROJECTIONS, "output")
     return {
         f"{path}/{projection}": f"{prefix}.{name}"
         for projection, name in zip(projections, names, strict=True)
@@ -192,27 +187,49 @@ def attention_modules(path: str, prefix: str, names: Sequence[str]) -> dict[str,
 
 
 def map_joined(
-    paths: Sequence[str], sizes: Sequence[int], name: str, heads: int = 1, transposed: bool = True
+    path: str,
+    names: Sequence[str],
+    tensor: str,
+    sizes: Sequence[int],
+    heads: int = 1,
+    transposed: bool = True,
 ) -> Iterator[TensorMapping]:
-    """Linear maps of the same input whose outputs, of these sizes, share a tensor, head by head."""
-    for part, path in enumerate(paths):
+    """Linear maps of the same input whose outputs, of these sizes, share a tensor, head by head.
+
+    Args:
+      path: of the module with the linear maps `names`.
+    """
+    for part, name in enumerate(names):
         for ours, theirs in {"kernel": "weight", "bias": "bias"}.items():
-            tensor = (f"{name}.{theirs}",)
-            yield TensorMapping(f"{path}/{ours}", tensor, transposed, part, tuple(sizes), heads)
+            stored = (f"{tensor}.{theirs}",)
+            array = f"{path}/{name}/{ours}"
+            yield TensorMapping(array, stored, transposed, part, tuple(sizes), heads)
+
+
+def map_projections(
+    layer: str, tensor: str, sizes: Sequence[int], transposed: bool = True
+) -> Iterator[TensorMapping]:
+    """Queries, keys and values of a layer, in one tensor."""
+    path = f"{layer}/self_attention"
+    return map_joined(path, _PROJECTIONS, tensor, sizes, transposed=transposed)
+
+
+def map_gated(layer: str, tensor: str, size: int) -> Iterator[TensorMapping]:
+    """The two inner linear maps of a gated feed-forward network, each with `size` outputs, in one
+    tensor."""
+    return map_joined(f"{layer}/feed_forward", ("gate", "inner"), tensor, (size, size))
 
 
 @dataclasses.dataclass(frozen=True)
 class Head:
-    """Head of one class of a family, if it differs from that of the others.
+    """Head of a task, if it differs from those of a family's other tasks.
 
     Attributes:
       modules: linear maps of ours -> names of the published ones.
-      prefix: of these names.
-      fixed_fields: fields of the section `model` that all models of the class have.
+      fixed_fields: fields of the section `model` that all models with the head have.
     """
 
     modules: Mapping[str, str]
-    prefix: str = ""
     fixed_fields: Options = dataclasses.field(default_factory=dict)
 
 
@@ -224,15 +241,16 @@ class Family:
       model_type: value of the key in config.json.
       architecture: an entry of `models.MODELS`.
       tasks: class of transformers ("architectures" in config.json) -> our task.
-      fields: key of config.json -> field of the section `model` with the same meaning.
+      fields: key of config.json -> field of the section `model` with the same meaning, or this
+        field and the key's value in `defaults`.
       fixed_fields: fields that have the same value in all models of the family, unless one of
         `fields` or `to_options` sets them.
       mappings: model -> mappings of its arrays to tensors; of several for one array, the last
         holds. Mappings of arrays that the model does not have are ignored.
       to_options: keys -> fields that follow from several keys, or from one with another meaning.
       to_keys: model -> keys; the inverse of `to_options`.
-      defaults: values of keys that a config.json leaves out: those of the class of transformers,
-        never ours.
+      defaults: values of keys that a config.json leaves out, with those in `fields`: of the class
+        of transformers, never ours.
       required: key without equivalent here -> the only value with which it has no effect. A model
         with another value is refused.
       neutral: key without equivalent here -> the value with which it has no effect. Another value
@@ -242,13 +260,13 @@ class Family:
       constant_tensors: model -> tensors that contain no parameters but belong in the file.
       prefix: of all tensor names. Files of models without a head leave it out.
       ignored_tensors: regular expression of tensors that are not imported.
-      heads: class of transformers -> its head, if it is not among `mappings`.
+      heads: task -> its head, if that is not among `mappings`.
     """
 
     model_type: str
     architecture: str
     tasks: Mapping[str, str]
-    fields: Mapping[str, str]
+    fields: Fields
     fixed_fields: Options
     mappings: Callable[[TransformerConfig], Iterable[TensorMapping]]
     to_options: Callable[[Keys], Options] = lambda keys: {}
@@ -262,15 +280,25 @@ class Family:
     ignored_tensors: str = r"(?!)"
     heads: Mapping[str, Head] = dataclasses.field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        defaults = {key: field[1] for key, field in self.fields.items() if type(field) is tuple}
+        object.__setattr__(self, "defaults", defaults | dict(self.defaults))
+
+    @property
+    def field_names(self) -> dict[str, str]:
+        """Key of config.json -> field of the section `model`."""
+        fields = self.fields.items()
+        return {key: field if isinstance(field, str) else field[0] for key, field in fields}
+
     def of_class(self, class_name: str) -> "Family":
         """The family with the head of one of its classes."""
-        if class_name not in self.heads:
+        head = self.heads.get(self.tasks[class_name])
+        if head is None:
             return self
-        head = self.heads[class_name]
 
         def mappings(model: TransformerConfig) -> Iterator[TensorMapping]:
             yield from self.mappings(model)
-            yield from map_modules("", head.prefix, head.modules)
+            yield from map_modules("", "", head.modules)
 
         fixed = {**self.fixed_fields, **head.fixed_fields}
         return dataclasses.replace(self, fixed_fields=fixed, mappings=mappings, heads={})
@@ -289,13 +317,14 @@ class Family:
         Raises:
           UserError: a key is missing, has a wrong type, or has a value that is not supported here.
         """
-        file = keys if isinstance(keys, ReadKeys) else ReadKeys(keys)
-        keys = file.with_defaults(self.defaults)
+        keys = with_defaults(keys, self.defaults)
         for key, value in {**REQUIRED, **self.required}.items():
             require_value(keys, key, value)
         options = {"architecture": self.architecture, **self.fixed_fields}
         try:
-            options |= {field: read_option(keys, key, field) for key, field in self.fields.items()}
+            options |= {
+                field: read_option(keys, key, field) for key, field in self.field_names.items()
+            }
             return options | dict(self.to_options(keys))
         except KeyError as error:
             raise UserError(
@@ -307,7 +336,8 @@ class Family:
     def keys(self, model: TransformerConfig) -> dict[str, Any]:
         """Keys of config.json that follow from the section `model`."""
         keys = {
-            key: key_value(field, option_value(model, field)) for key, field in self.fields.items()
+            key: key_value(field, option_value(model, field))
+            for key, field in self.field_names.items()
         }
         return {"model_type": self.model_type, **keys, **self.required, **self.to_keys(model)}
 

@@ -3,30 +3,13 @@
 DistilBERT (Sanh et al. 2019). XLM-RoBERTa (Conneau et al. 2020) and CamemBERT (Martin et al. 2020)
 are RoBERTa with other vocabularies. ModernBERT (Warner et al. 2024)."""
 
+import dataclasses
 import functools
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Mapping
 
 from transformer_jax.errors import UserError
-from transformer_jax.interop.families.base import (
-    Family,
-    Head,
-    Keys,
-    Options,
-    TensorMapping,
-    attention_modules,
-    key_value,
-    map_joined,
-    map_layers,
-    map_modules,
-    require_value,
-)
-from transformer_jax.interop.families.decoders import (
-    LAYER_TYPES,
-    layer_types,
-    unscaled_theta,
-    window_options,
-)
+from transformer_jax.interop.families import base, decoders
+from transformer_jax.interop.families.base import Family, Fields, Head, Keys, Options, TensorMapping
 from transformer_jax.nn.config import TransformerConfig
 
 _FIXED = {
@@ -38,29 +21,15 @@ _FIXED = {
     "scale_embeddings": False,
     "tie_embeddings": "all",
 }
-_FIELDS = {
-    "hidden_size": "d_model",
-    "intermediate_size": "d_ff",
-    "num_hidden_layers": "num_layers",
-    "num_attention_heads": "num_heads",
-    "hidden_dropout_prob": "dropout_rate",
-    "attention_probs_dropout_prob": "attention_dropout_rate",
-    "layer_norm_eps": "norm_epsilon",
-    "hidden_act": "activation",
-    "type_vocab_size": "num_token_types",
+_FIELDS: Fields = {
+    **base.SIZES,
+    "max_position_embeddings": ("max_length", 512),
+    "hidden_dropout_prob": ("dropout_rate", 0.1),
+    "attention_probs_dropout_prob": ("attention_dropout_rate", 0.1),
+    "layer_norm_eps": ("norm_epsilon", 1e-12),
+    "hidden_act": ("activation", "gelu"),
+    "type_vocab_size": ("num_token_types", 2),
 }
-_DEFAULTS = {
-    "hidden_act": "gelu",
-    "hidden_dropout_prob": 0.1,
-    "attention_probs_dropout_prob": 0.1,
-    "layer_norm_eps": 1e-12,
-    "type_vocab_size": 2,
-    "max_position_embeddings": 512,
-}
-_POOLER = tuple(
-    f"pooler_{name}"
-    for name in ("fc_size", "num_attention_heads", "num_fc_layers", "size_per_head", "type")
-)
 _REQUIRED = {
     "position_embedding_type": "absolute",
     "is_decoder": False,
@@ -100,7 +69,7 @@ _ROBERTA = {
     "classifier": "classifier.out_proj",
 }
 _LAYER = {
-    **attention_modules(
+    **base.attention_modules(
         "self_attention", "attention", ("self.query", "self.key", "self.value", "output.dense")
     ),
     "feed_forward/inner": "intermediate.dense",
@@ -116,7 +85,7 @@ _DISTILBERT = {
     "prediction_head/norm": "vocab_layer_norm",
 }
 _DISTILBERT_LAYER = {
-    **attention_modules("self_attention", "attention", ("q_lin", "k_lin", "v_lin", "out_lin")),
+    **base.attention_modules("self_attention", "attention", ("q_lin", "k_lin", "v_lin", "out_lin")),
     "feed_forward/inner": "ffn.lin1",
     "feed_forward/outer": "ffn.lin2",
     "self_attention_residual/norm_after": "sa_layer_norm",
@@ -124,58 +93,57 @@ _DISTILBERT_LAYER = {
 }
 
 
-def _bert_mappings(model: TransformerConfig) -> Iterator[TensorMapping]:
-    head = "cls.predictions"
-    yield from _map_embeddings("bert", f"{head}.decoder.weight")
-    yield TensorMapping("prediction_head/bias", (f"{head}.bias", f"{head}.decoder.bias"))
-    yield from map_modules("", "", _BERT)
-    yield from map_layers("encoder", "bert.encoder.layer", model.num_layers, _LAYER)
+def _mappings(
+    model: TransformerConfig,
+    name: str,
+    head: str,
+    modules: Mapping[str, str],
+    layers: str = "encoder.layer",
+    layer: Mapping[str, str] = _LAYER,
+) -> Iterator[TensorMapping]:
+    """Mappings of a model.
 
-
-def _roberta_mappings(model: TransformerConfig, name: str = "roberta") -> Iterator[TensorMapping]:
-    yield from _map_embeddings(name, "lm_head.decoder.weight")
-    yield TensorMapping("prediction_head/bias", ("lm_head.bias", "lm_head.decoder.bias"))
-    yield from map_modules("", "", {**_ROBERTA, "encoder/final_norm": f"{name}.LayerNorm"})
-    yield from map_layers("encoder", f"{name}.encoder.layer", model.num_layers, _LAYER)
-
-
-def _distilbert_mappings(model: TransformerConfig) -> Iterator[TensorMapping]:
-    prefix = "distilbert.transformer.layer"
-    yield from _map_embeddings("distilbert", "vocab_projector.weight")
-    yield TensorMapping("prediction_head/bias", ("vocab_projector.bias",))
-    yield from map_modules("", "", _DISTILBERT)
-    yield from map_layers("encoder", prefix, model.num_layers, _DISTILBERT_LAYER)
-
-
-def _map_embeddings(prefix: str, tied: str) -> Iterator[TensorMapping]:
-    embeddings = f"{prefix}.embeddings."
-    yield TensorMapping("embedding/table", (f"{embeddings}word_embeddings.weight", tied))
+    Args:
+      name: of the module with everything but the heads.
+      head: of the module with the prediction head's matrix.
+      modules: linear maps and norms outside of the layers, ours -> published.
+      layers: list of the layers in the module `name`.
+      layer: modules of each.
+    """
+    embeddings = f"{name}.embeddings."
+    table = (f"{embeddings}word_embeddings.weight", f"{head}.decoder.weight", f"{head}.weight")
+    yield TensorMapping("embedding/table", table)
     positions = f"{embeddings}position_embeddings.weight"
     yield TensorMapping("input/positions/table", (positions,))
     token_types = f"{embeddings}token_type_embeddings.weight"
     yield TensorMapping("input/token_types", (token_types,))
-    yield from map_modules("input/", embeddings, {"norm": "LayerNorm"})
+    yield TensorMapping("prediction_head/bias", (f"{head}.bias", f"{head}.decoder.bias"))
+    yield from base.map_modules("input/", embeddings, {"norm": "LayerNorm"})
+    yield from base.map_modules("", "", modules)
+    yield from base.map_layers("encoder", f"{name}.{layers}", model.num_layers, layer)
 
 
-def _family(model_type: str, name: str, **others: Any) -> Family:
-    options: dict[str, Any] = {
-        "fields": _FIELDS,
-        "fixed_fields": _FIXED,
-        "defaults": _DEFAULTS,
-        "required": _REQUIRED,
-        "no_effect": ("directionality", *_POOLER),
-        "tasks": {
-            f"{name}ForMaskedLM": "masked_lm",
-            f"{name}ForPreTraining": "masked_lm",
-            f"{name}Model": "masked_lm",
-            f"{name}ForSequenceClassification": "classification",
-            f"{name}ForTokenClassification": "tagging",
-        },
-        "prefix": f"{model_type}.",
+def _classes(name: str) -> dict[str, str]:
+    return {
+        f"{name}ForMaskedLM": "masked_lm",
+        f"{name}ForPreTraining": "masked_lm",
+        f"{name}Model": "masked_lm",
+        f"{name}ForSequenceClassification": "classification",
+        f"{name}ForTokenClassification": "tagging",
     }
-    return Family(model_type=model_type, architecture="encoder_only", **(options | others))
 
 
+_family = functools.partial(
+    Family,
+    architecture="encoder_only",
+    fields=_FIELDS,
+    fixed_fields=_FIXED,
+    required=_REQUIRED,
+    no_effect=(
+        *("directionality", "pooler_fc_size", "pooler_num_attention_heads", "pooler_num_fc_layers"),
+        *("pooler_size_per_head", "pooler_type"),
+    ),
+)
 _TAGGER = Head({"classifier": "classifier"})
 _DISTILBERT_CLASSIFIER = Head(
     {"pooler": "pre_classifier", "classifier": "classifier"},
@@ -183,67 +151,65 @@ _DISTILBERT_CLASSIFIER = Head(
 )
 
 BERT = _family(
-    "bert",
-    "Bert",
-    fields=_FIELDS | {"max_position_embeddings": "max_length"},
+    model_type="bert",
+    tasks=_classes("Bert"),
     to_keys=_to_keys,
-    defaults=_DEFAULTS | {"pad_token_id": 0},
-    mappings=_bert_mappings,
+    defaults={"pad_token_id": 0},
+    mappings=functools.partial(_mappings, name="bert", head="cls.predictions", modules=_BERT),
+    prefix="bert.",
     ignored_tensors=r"bert\.embeddings\.position_ids|cls\.seq_relationship\..*|bert\.pooler\..*",
 )
-
-
-def _roberta_family(model_type: str, name: str, prefix: str, **others: Any) -> Family:
-    options: dict[str, Any] = {
-        "defaults": _DEFAULTS | {"pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2},
-        # The head always uses the exact GELU; here it has the activation of the layers.
-        "required": _REQUIRED | {"hidden_act": "gelu"},
-        "to_options": _to_options_roberta,
-        "to_keys": _to_keys_roberta,
-        "mappings": _roberta_mappings,
-        "prefix": f"{prefix}.",
-        "ignored_tensors": rf"{prefix}\.(embeddings\.position_ids|pooler\..*)",
-        "heads": {f"{name}ForTokenClassification": _TAGGER},
-    }
-    return _family(model_type, name, **(options | others))
-
-
-ROBERTA = _roberta_family("roberta", "Roberta", "roberta")
-XLM_ROBERTA = _roberta_family("xlm-roberta", "XLMRoberta", "roberta")
-CAMEMBERT = _roberta_family("camembert", "Camembert", "roberta")
-ROBERTA_PRELAYERNORM = _roberta_family(
-    "roberta-prelayernorm",
-    "RobertaPreLayerNorm",
-    "roberta_prelayernorm",
+ROBERTA = _family(
+    model_type="roberta",
+    tasks=_classes("Roberta"),
+    defaults={"pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2},
+    # The head always uses the exact GELU; here it has the activation of the layers.
+    required=_REQUIRED | {"hidden_act": "gelu"},
+    to_options=_to_options_roberta,
+    to_keys=_to_keys_roberta,
+    mappings=functools.partial(_mappings, name="roberta", head="lm_head", modules=_ROBERTA),
+    prefix="roberta.",
+    ignored_tensors=r"roberta(_prelayernorm)?\.(embeddings\.position_ids|pooler\..*)",
+    heads={"tagging": _TAGGER},
+)
+XLM_ROBERTA = dataclasses.replace(ROBERTA, model_type="xlm-roberta", tasks=_classes("XLMRoberta"))
+CAMEMBERT = dataclasses.replace(ROBERTA, model_type="camembert", tasks=_classes("Camembert"))
+_PRE_NORM = {"encoder/final_norm": "roberta_prelayernorm.LayerNorm"}
+ROBERTA_PRELAYERNORM = dataclasses.replace(
+    ROBERTA,
+    model_type="roberta-prelayernorm",
+    tasks=_classes("RobertaPreLayerNorm"),
     fixed_fields=_FIXED | {"norm_placement": "pre"},
-    mappings=functools.partial(_roberta_mappings, name="roberta_prelayernorm"),
+    mappings=functools.partial(
+        _mappings, name="roberta_prelayernorm", head="lm_head", modules=_ROBERTA | _PRE_NORM
+    ),
+    prefix="roberta_prelayernorm.",
 )
 DISTILBERT = _family(
-    "distilbert",
-    "DistilBert",
-    heads={
-        "DistilBertForTokenClassification": _TAGGER,
-        "DistilBertForSequenceClassification": _DISTILBERT_CLASSIFIER,
-    },
+    model_type="distilbert",
+    tasks=_classes("DistilBert"),
+    heads={"tagging": _TAGGER, "classification": _DISTILBERT_CLASSIFIER},
     fields={
         "dim": "d_model",
         "hidden_dim": "d_ff",
         "n_layers": "num_layers",
         "n_heads": "num_heads",
-        "activation": "activation",
-        "dropout": "dropout_rate",
-        "attention_dropout": "attention_dropout_rate",
-        "max_position_embeddings": "max_length",
+        "activation": ("activation", "gelu"),
+        "dropout": ("dropout_rate", 0.1),
+        "attention_dropout": ("attention_dropout_rate", 0.1),
+        "max_position_embeddings": ("max_length", 512),
     },
     fixed_fields=_FIXED | {"norm_epsilon": 1e-12, "num_token_types": 0},
-    mappings=_distilbert_mappings,
-    defaults={
-        "activation": "gelu",
-        "dropout": 0.1,
-        "attention_dropout": 0.1,
-        "max_position_embeddings": 512,
-        "pad_token_id": 0,
-    },
+    mappings=functools.partial(
+        _mappings,
+        name="distilbert",
+        head="vocab_projector",
+        modules=_DISTILBERT,
+        layers="transformer.layer",
+        layer=_DISTILBERT_LAYER,
+    ),
+    prefix="distilbert.",
+    defaults={"pad_token_id": 0},
     required={"tie_word_embeddings": True},
     neutral={"tie_weights_": True},
     no_effect=("sinusoidal_pos_embds", "qa_dropout", "seq_classif_dropout"),
@@ -264,19 +230,18 @@ def _to_options_modernbert(keys: Keys) -> Options:
     """Transformers 5 writes `layer_types` and `rope_parameters` for three older keys."""
     every = keys["global_attn_every_n_layers"]
     layers = range(keys["num_hidden_layers"])
-    kinds = [LAYER_TYPES[i % every == 0] for i in layers]
+    kinds = [decoders.LAYER_TYPES[i % every == 0] for i in layers]
     reach, odd = divmod(keys["local_attention"], 2)  # tokens on either side
     if odd:
         raise UserError("config.json: local_attention is odd; it must be even")
-    options = {**window_options(keys, kinds, reach + 1)}
-    local_theta = unscaled_theta(keys, "sliding_attention", keys["local_rope_theta"])
+    options = {**decoders.window_options(keys, kinds, reach + 1)}
+    local_theta = decoders.unscaled_theta(keys, "sliding_attention", keys["local_rope_theta"])
     if options:
         options["rope_theta_window"] = local_theta
-    require_value(keys, "classifier_activation", keys["hidden_activation"])
+    base.require_value(keys, "classifier_activation", keys["hidden_activation"])
     return {
         **options,
-        "rope_theta": unscaled_theta(keys, "full_attention", keys["global_rope_theta"]),
-        "embedding_dropout_rate": keys["embedding_dropout"],
+        "rope_theta": decoders.unscaled_theta(keys, "full_attention", keys["global_rope_theta"]),
         "norm": "layer" if keys["norm_bias"] else "layer_unbiased",
     }
 
@@ -285,14 +250,14 @@ def _to_keys_modernbert(model: TransformerConfig) -> Keys:
     local = model.rope_theta_window or model.rope_theta
     thetas = {"sliding_attention": local, "full_attention": model.rope_theta}
     return {
-        "layer_types": layer_types(model),
+        "layer_types": decoders.layer_types(model),
         "local_attention": 2 * ((model.attention_window or 1) - 1),
         "rope_parameters": {
             kind: {"rope_type": "default", "rope_theta": theta} for kind, theta in thetas.items()
         },
         "embedding_dropout": model.embedding_dropout,
         "norm_bias": model.norm == "layer",
-        "classifier_activation": key_value("activation", model.activation),
+        "classifier_activation": base.key_value("activation", model.activation),
     }
 
 
@@ -301,42 +266,34 @@ def _modernbert_mappings(model: TransformerConfig) -> Iterator[TensorMapping]:
     yield TensorMapping("embedding/table", table)
     yield TensorMapping("prediction_head/bias", ("decoder.bias",))
     norms = {"input/norm": "model.embeddings.norm", "encoder/final_norm": "model.final_norm"}
-    yield from map_modules("", "", {**norms, **_MODERNBERT_HEAD})
-    yield from map_layers("encoder", "model.layers", model.num_layers, _MODERNBERT_LAYER)
+    yield from base.map_modules("", "", {**norms, **_MODERNBERT_HEAD})
+    yield from base.map_layers("encoder", "model.layers", model.num_layers, _MODERNBERT_LAYER)
     for i in range(model.num_layers):
-        attention = [f"encoder/layer_{i}/self_attention/{x}" for x in ("query", "key", "value")]
-        yield from map_joined(attention, 3 * [model.d_model], f"model.layers.{i}.attn.Wqkv")
-        inner = [f"encoder/layer_{i}/feed_forward/{name}" for name in ("gate", "inner")]
-        yield from map_joined(inner, 2 * [model.d_ff], f"model.layers.{i}.mlp.Wi")
+        path = f"encoder/layer_{i}"
+        prefix = f"model.layers.{i}"
+        sizes = 3 * [model.d_model]
+        yield from base.map_projections(path, f"{prefix}.attn.Wqkv", sizes)
+        yield from base.map_gated(path, f"{prefix}.mlp.Wi", model.d_ff)
 
 
 MODERNBERT = Family(
     model_type="modernbert",
     architecture="encoder_only",
     tasks={"ModernBertForMaskedLM": "masked_lm", "ModernBertModel": "masked_lm"},
-    fields={
-        "hidden_size": "d_model",
-        "intermediate_size": "d_ff",
-        "num_hidden_layers": "num_layers",
-        "num_attention_heads": "num_heads",
-        "hidden_activation": "activation",
-        "max_position_embeddings": "max_length",
-        "norm_eps": "norm_epsilon",
-        "mlp_dropout": "feed_forward_dropout_rate",
-        "classifier_bias": "head_bias",
+    fields=base.SIZES
+    | {
+        "max_position_embeddings": ("max_length", 8192),
+        "hidden_activation": ("activation", "gelu"),
+        "norm_eps": ("norm_epsilon", 1e-5),
+        "embedding_dropout": ("embedding_dropout_rate", 0.0),
+        "mlp_dropout": ("feed_forward_dropout_rate", 0.0),
+        "classifier_bias": ("head_bias", False),
     },
-    fixed_fields={
-        "norm_placement": "pre",
+    fixed_fields=decoders.FIXED
+    | {
         "first_norm": False,
         "embedding_norm": True,
-        "positions": "rotary",
-        "rope_layout": "halves",
-        "gated_feed_forward": True,
-        "attention_bias": "none",
-        "feed_forward_bias": False,
-        "scale_embeddings": False,
         "num_token_types": 0,
-        "dropout_rate": 0.0,
         "tie_embeddings": "all",
     },
     to_options=_to_options_modernbert,
@@ -344,11 +301,9 @@ MODERNBERT = Family(
     mappings=_modernbert_mappings,
     defaults={
         **{"pad_token_id": 50_283, "eos_token_id": 50_282, "bos_token_id": 50_281},
-        **{"hidden_activation": "gelu", "classifier_activation": "gelu"},
-        **{"norm_eps": 1e-5, "norm_bias": False, "classifier_bias": False},
+        **{"classifier_activation": "gelu", "norm_bias": False},
         **{"global_attn_every_n_layers": 3, "local_attention": 128},
         **{"global_rope_theta": 160_000.0, "local_rope_theta": 10_000.0},
-        **{"embedding_dropout": 0.0, "mlp_dropout": 0.0, "max_position_embeddings": 8192},
     },
     required={
         "attention_bias": False,

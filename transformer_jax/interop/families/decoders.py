@@ -9,25 +9,17 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from transformer_jax.errors import UserError
-from transformer_jax.interop.families.base import (
-    Family,
-    Keys,
-    Options,
-    TensorMapping,
-    attention_modules,
-    map_joined,
-    map_layers,
-    map_modules,
-    require_value,
-)
+from transformer_jax.interop.families import base
+from transformer_jax.interop.families.base import Family, Fields, Keys, Options, TensorMapping
 from transformer_jax.nn.config import TransformerConfig
 from transformer_jax.nn.experts import ExpertsOptions
 from transformer_jax.nn.layer_pattern import pattern_text
 from transformer_jax.ranges import short_repr
 
+PROJECTIONS = ("q_proj", "k_proj", "v_proj", "o_proj")
 MATRICES = {"gate": "gate_proj", "inner": "up_proj", "outer": "down_proj"}
 LAYER = {
-    **attention_modules("self_attention", "self_attn", ("q_proj", "k_proj", "v_proj", "o_proj")),
+    **base.attention_modules("self_attention", "self_attn", PROJECTIONS),
     "self_attention/norm_query": "self_attn.q_norm",
     "self_attention/norm_key": "self_attn.k_norm",
     **{f"feed_forward/{ours}": f"mlp.{name}" for ours, name in MATRICES.items()},
@@ -44,18 +36,14 @@ _SANDWICH_NORMS = {
 }
 LAYER_TYPES = ("sliding_attention", "full_attention")
 
-_FIELDS = {
-    "hidden_size": "d_model",
-    "intermediate_size": "d_ff",
-    "num_hidden_layers": "num_layers",
-    "num_attention_heads": "num_heads",
-    "rms_norm_eps": "norm_epsilon",
-    "attention_dropout": "attention_dropout_rate",
-    "max_position_embeddings": "max_length",
-    "tie_word_embeddings": "tie_embeddings",
-    "hidden_act": "activation",
+FIELDS: Fields = {
+    **base.SIZES,
+    "rms_norm_eps": ("norm_epsilon", 1e-6),
+    "attention_dropout": ("attention_dropout_rate", 0.0),
+    "tie_word_embeddings": ("tie_embeddings", False),
+    "hidden_act": ("activation", "silu"),
 }
-_FIXED = {
+FIXED = {
     "norm": "rms",
     "norm_placement": "pre",
     "positions": "rotary",
@@ -66,13 +54,8 @@ _FIXED = {
     "scale_embeddings": False,
     "dropout_rate": 0.0,
 }
-_DEFAULTS = {
-    "rms_norm_eps": 1e-6,
-    "attention_dropout": 0.0,
-    "hidden_act": "silu",
-    "tie_word_embeddings": False,
-}
 _LLAMA_IDS = {"bos_token_id": 1, "eos_token_id": 2}
+_WINDOWED: Fields = {**FIELDS, "sliding_window": "attention_window"}
 
 _ROPE_FIELDS: Mapping[str, Mapping[str, str]] = {
     "default": {},
@@ -101,11 +84,6 @@ def _shape_options(keys: Keys) -> dict[str, Any]:
     }
 
 
-def _to_options_mistral(keys: Keys) -> Options:
-    window = keys["sliding_window"]
-    return {**_to_options(keys), **({} if window is None else {"attention_window": window})}
-
-
 def _to_options_qwen(keys: Keys) -> Options:
     first = keys.get("max_window_layers", 0)
     kinds = [LAYER_TYPES[i < first] for i in range(keys["num_hidden_layers"])]
@@ -116,51 +94,53 @@ def _to_options_qwen(keys: Keys) -> Options:
 def window_options(keys: Keys, default_kinds: Sequence[str], window: int | None) -> Options:
     """Window options. `layer_types`, or else the family's default, says which layers have none."""
     layers = keys["num_hidden_layers"]
-    kinds = keys.get("layer_types") or default_kinds
+    kinds = list(keys.get("layer_types") or default_kinds)
     if window is None:
         return {}
-    if len(kinds) != layers or any(kind not in LAYER_TYPES for kind in kinds):
+    if len(kinds) != layers or not {*kinds} <= {*LAYER_TYPES}:
         raise UserError(
             f"config.json: layer_types must name one of {' and '.join(LAYER_TYPES)} for each of "
             f"{layers} layers"
         )
-    items = [{"attention_window": None} if kind == "full_attention" else {} for kind in kinds]
-    if all(items):
+    if "sliding_attention" not in kinds:
         return {}
-    if not any(items):
+    if "full_attention" not in kinds:
         return {"attention_window": window}
-    period = next(
-        n for n in range(1, layers + 1) if all(items[i] == items[i % n] for i in range(layers))
-    )
-    return {"attention_window": window, "layers": pattern_text(items[:period])}
+    period = next(n for n in range(1, layers + 1) if (kinds[:n] * layers)[:layers] == kinds)
+    full: dict[str, Any] = {"attention_window": None}
+    items = [full if kind == "full_attention" else {} for kind in kinds[:period]]
+    return {"attention_window": window, "layers": pattern_text(items)}
 
 
 def _to_keys(model: TransformerConfig) -> dict[str, Any]:
+    """Keys of the heads and, as transformers before version 5 wrote them, of rotary positions."""
+    scaling = None
+    fields = _ROPE_FIELDS.get(model.rope_scaling)
+    if fields:  # an export refuses the others by name
+        scaling = {key: getattr(model, field) for key, field in fields.items()}
+        scaling["rope_type"] = model.rope_scaling
     return {
         "num_key_value_heads": model.key_value_heads,
         "head_dim": model.d_k,
-        **_rope_keys(model),
+        "rope_theta": model.rope_theta,
+        "rope_scaling": scaling,
     }
-
-
-def _to_keys_with_window(model: TransformerConfig) -> Keys:
-    return {**_to_keys(model), "sliding_window": model.attention_window}
 
 
 def _to_keys_with_layer_types(model: TransformerConfig) -> Keys:
     kinds = layer_types(model)
-    uses = {"use_sliding_window": "sliding_attention" in kinds, "max_window_layers": 0}
-    return {**_to_keys_with_window(model), **uses, "layer_types": kinds}
+    return {**_to_keys(model), "sliding_window": model.attention_window, "layer_types": kinds}
+
+
+def _to_keys_qwen(model: TransformerConfig) -> Keys:
+    uses = {"use_sliding_window": "sliding_attention" in layer_types(model), "max_window_layers": 0}
+    return {**_to_keys_with_layer_types(model), **uses}
 
 
 def layer_types(model: TransformerConfig) -> list[str]:
     """Kind of each layer, one of `LAYER_TYPES`."""
     windows = [model.of_layer(i).attention_window for i in range(model.num_layers)]
     return [LAYER_TYPES[window is None] for window in windows]
-
-
-def _to_options_gemma2(keys: Keys) -> Options:
-    return {**_rope_options(keys), **_gemma_options(keys, 2)}
 
 
 def _gemma_options(keys: Keys, every: int) -> Options:
@@ -200,7 +180,7 @@ def _to_options_gemma3(keys: Keys) -> Options:
 def unscaled_theta(keys: Keys, kind: str, default: float) -> float:
     """Base of the rotary positions of one kind of layers. Raises UserError if they are scaled."""
     rope = _rope_of_kind(keys, kind)
-    require_value(rope, "rope_type", "default")
+    base.require_value(rope, "rope_type", "default")
     return float(rope.get("rope_theta", default))
 
 
@@ -216,10 +196,8 @@ def _rope_of_kind(keys: Keys, kind: str) -> Keys:
 
 
 def _to_keys_gemma3(model: TransformerConfig) -> Keys:
-    keys = {**_to_keys_gemma2(model)}
-    del keys["use_sliding_window"], keys["max_window_layers"]
     local = model.rope_theta_window or model.rope_theta
-    return {**keys, "rope_local_base_freq": local, "sliding_window_pattern": 6}
+    return {**_to_keys_gemma2(model), "rope_local_base_freq": local, "sliding_window_pattern": 6}
 
 
 def _mappings_gemma3(model: TransformerConfig) -> Iterator[TensorMapping]:
@@ -232,7 +210,7 @@ def _mappings_gemma3(model: TransformerConfig) -> Iterator[TensorMapping]:
 def _rope_options(keys: Keys) -> Options:
     kind, rope = read_rope(keys, _ROPE_FIELDS)
     if kind != "default":  # which ignores it, as in transformers
-        require_value(rope, "partial_rotary_factor", 1.0)
+        base.require_value(rope, "partial_rotary_factor", 1.0)
     return {
         "rope_theta": float(rope["rope_theta"]),
         "rope_scaling": "none" if kind == "default" else kind,
@@ -276,58 +254,38 @@ def read_rope(keys: Keys, supported: Mapping[str, Collection[str]]) -> tuple[str
     return kind, rope
 
 
-def _rope_keys(model: TransformerConfig) -> Keys:
-    """Keys of rotary positions, as transformers before version 5 wrote them."""
-    scaling = None
-    fields = _ROPE_FIELDS.get(model.rope_scaling)
-    if fields:  # an export refuses the others by name
-        scaling = {key: getattr(model, field) for key, field in fields.items()}
-        scaling["rope_type"] = model.rope_scaling
-    return {"rope_theta": model.rope_theta, "rope_scaling": scaling}
-
-
-def _map_tables(model: TransformerConfig, table: str) -> Iterator[TensorMapping]:
-    tied = ("lm_head.weight",) if model.tie_embeddings in ("all", "target") else ()
-    yield TensorMapping("embedding/table", (table, *tied))
-    yield TensorMapping("projection/table", ("lm_head.weight",))
-
-
 def _mappings(model: TransformerConfig) -> Iterator[TensorMapping]:
     norms = _SANDWICH_NORMS if model.norm_placement == "sandwich" else PRE_NORMS
     yield from map_frame(model)
-    yield from map_layers("decoder", "model.layers", model.num_layers, {**LAYER, **norms})
+    yield from base.map_layers("decoder", "model.layers", model.num_layers, {**LAYER, **norms})
 
 
-def map_frame(model: TransformerConfig) -> Iterator[TensorMapping]:
+def map_frame(
+    model: TransformerConfig, table: str = "model.embed_tokens", norm: str = "model.norm"
+) -> Iterator[TensorMapping]:
     """Mappings of the embeddings, the output projection and the final norm."""
-    yield from _map_tables(model, "model.embed_tokens.weight")
-    yield from map_modules("", "", {"decoder/final_norm": "model.norm"})
+    tied = ("lm_head.weight",) if model.tie_embeddings in ("all", "target") else ()
+    yield TensorMapping("embedding/table", (f"{table}.weight", *tied))
+    yield TensorMapping("projection/table", ("lm_head.weight",))
+    yield from base.map_modules("", "", {"decoder/final_norm": norm})
 
 
 def _mappings_phi3(model: TransformerConfig) -> Iterator[TensorMapping]:
     """Phi-3 stores queries, keys and values in one tensor, and the two inner projections, too."""
     yield from _mappings(model)
-    query_size = model.num_heads * model.d_k
     key_size = model.key_value_heads * model.d_k
+    sizes = (model.num_heads * model.d_k, key_size, key_size)
     for i in range(model.num_layers):
         path = f"decoder/layer_{i}"
         prefix = f"model.layers.{i}"
-        attention = [f"{path}/self_attention/{name}" for name in ("query", "key", "value")]
-        sizes = (query_size, key_size, key_size)
-        yield from map_joined(attention, sizes, f"{prefix}.self_attn.qkv_proj")
-        inner = [f"{path}/feed_forward/{name}" for name in ("gate", "inner")]
-        yield from map_joined(inner, (model.d_ff, model.d_ff), f"{prefix}.mlp.gate_up_proj")
+        yield from base.map_projections(path, f"{prefix}.self_attn.qkv_proj", sizes)
+        yield from base.map_gated(path, f"{prefix}.mlp.gate_up_proj", model.d_ff)
 
 
 def _to_options_qwen3_moe(keys: Keys) -> Options:
     """Transformers 5 writes `num_local_experts` for `num_experts`, the key in older files."""
     experts = keys.get("num_local_experts") or keys["num_experts"]
     return {**_to_options_qwen(keys), "experts.num_experts": experts}
-
-
-def _to_keys_qwen3_moe(model: TransformerConfig) -> Keys:
-    experts = model.options_of(ExpertsOptions).num_experts
-    return {**_to_keys_with_layer_types(model), "num_experts": experts}
 
 
 def _mappings_of_experts(
@@ -338,7 +296,7 @@ def _mappings_of_experts(
     for i in range(model.num_layers):
         path = f"decoder/layer_{i}/feed_forward"
         prefix = f"model.layers.{i}.{mlp}"
-        yield from map_modules(f"{path}/", f"{prefix}.", {"router": "gate"})
+        yield from base.map_modules(f"{path}/", f"{prefix}.", {"router": "gate"})
         yield from map_experts(path, prefix, names, model)
 
 
@@ -354,55 +312,51 @@ def map_experts(
 
 def _to_options_phi3(keys: Keys) -> Options:
     fraction = read_rope(keys, _ROPE_FIELDS)[1].get("partial_rotary_factor", 1.0)
-    dropout = {"embedding_dropout_rate": keys["embd_pdrop"]}
-    return {**_to_options_mistral(keys), **dropout, "rope_fraction": fraction}
+    return {**_to_options(keys), "rope_fraction": fraction}
 
 
 def _to_keys_phi3(model: TransformerConfig) -> Keys:
-    keys = {**_to_keys_with_window(model), "partial_rotary_factor": model.rope_fraction}
+    keys = {**_to_keys(model), "partial_rotary_factor": model.rope_fraction}
     del keys["head_dim"]
     return {**keys, "embd_pdrop": model.embedding_dropout}
 
 
-def _renamed(fields: Mapping[str, str], old: str, new: str) -> dict[str, str]:
+def renamed(fields: Fields, old: str, new: str) -> Fields:
     return {new if key == old else key: field for key, field in fields.items()}
 
 
-def _family(model_type: str, name: str, **others: Any) -> Family:
-    options: dict[str, Any] = {
-        "fields": _FIELDS,
-        "fixed_fields": _FIXED,
-        "to_options": _to_options,
-        "to_keys": _to_keys,
-        "defaults": _DEFAULTS,
-        "mappings": _mappings,
-    }
-    return Family(
-        model_type=model_type,
-        architecture="decoder_only",
-        tasks={f"{name}ForCausalLM": "language_modeling", f"{name}Model": "language_modeling"},
-        prefix="model.",
-        ignored_tensors=r"model\.layers\.\d+\.self_attn\.rotary_emb\.inv_freq",
-        **(options | others),
-    )
+def classes(name: str) -> dict[str, str]:
+    """`Family.tasks` of a decoder: the classes with and without a head."""
+    return dict.fromkeys((f"{name}ForCausalLM", f"{name}Model"), "language_modeling")
 
 
-LLAMA = _family(
-    "llama",
-    "Llama",
-    fields=_FIELDS | {"attention_bias": "attention_bias", "mlp_bias": "feed_forward_bias"},
-    defaults=_DEFAULTS
-    | {"max_position_embeddings": 2048, "attention_bias": False, "mlp_bias": False}
-    | _LLAMA_IDS,
+family = functools.partial(
+    Family,
+    architecture="decoder_only",
+    fields=FIELDS,
+    fixed_fields=FIXED,
+    mappings=_mappings,
+    to_options=_to_options,
+    to_keys=_to_keys,
+    prefix="model.",
+    ignored_tensors=r"model\.layers\.\d+\.self_attn\.rotary_emb\.inv_freq",
 )
-MISTRAL = _family(
-    "mistral",
-    "Mistral",
-    to_options=_to_options_mistral,
-    to_keys=_to_keys_with_window,
-    defaults=_DEFAULTS
-    | {"max_position_embeddings": 131_072, "num_key_value_heads": 8, "sliding_window": 4096}
-    | _LLAMA_IDS,
+LLAMA = family(
+    model_type="llama",
+    tasks=classes("Llama"),
+    fields=FIELDS
+    | {
+        "attention_bias": ("attention_bias", False),
+        "mlp_bias": ("feed_forward_bias", False),
+    },
+    defaults=_LLAMA_IDS | {"max_position_embeddings": 2048},
+)
+MISTRAL = family(
+    model_type="mistral",
+    tasks=classes("Mistral"),
+    fields=_WINDOWED,
+    defaults=_LLAMA_IDS
+    | {"max_position_embeddings": 131_072, "num_key_value_heads": 8, "sliding_window": 4096},
 )
 _OF_QWEN = {
     "max_position_embeddings": 32_768,
@@ -411,85 +365,85 @@ _OF_QWEN = {
     "use_sliding_window": False,
     "max_window_layers": 28,
 }
-QWEN2 = _family(
-    "qwen2",
-    "Qwen2",
-    fixed_fields=_FIXED | {"attention_bias": "qkv"},
+QWEN2 = family(
+    model_type="qwen2",
+    tasks=classes("Qwen2"),
+    fixed_fields=FIXED | {"attention_bias": "qkv"},
     to_options=_to_options_qwen,
-    to_keys=_to_keys_with_layer_types,
-    defaults=_DEFAULTS | _OF_QWEN,
+    to_keys=_to_keys_qwen,
+    defaults=_OF_QWEN,
 )
-QWEN3 = _family(
-    "qwen3",
-    "Qwen3",
-    fixed_fields=_FIXED | {"qk_norm": True},
+QWEN3 = family(
+    model_type="qwen3",
+    tasks=classes("Qwen3"),
+    fixed_fields=FIXED | {"qk_norm": True},
     to_options=_to_options_qwen,
-    to_keys=_to_keys_with_layer_types,
-    defaults=_DEFAULTS | _OF_QWEN | {"head_dim": 128},
+    to_keys=_to_keys_qwen,
+    defaults=_OF_QWEN | {"head_dim": 128},
     required={"attention_bias": False},
 )
-_EXPERTS = _FIXED | {"feed_forward": "experts"}
+_EXPERTS = FIXED | {"feed_forward": "experts"}
 _ROUTER = {"output_router_logits": False, "router_jitter_noise": 0.0}
-MIXTRAL = _family(
-    "mixtral",
-    "Mixtral",
-    fields=_FIELDS
-    | {"num_local_experts": "experts.num_experts", "num_experts_per_tok": "experts.num_chosen"},
+MIXTRAL = family(
+    model_type="mixtral",
+    tasks=classes("Mixtral"),
+    fields=_WINDOWED
+    | {
+        "num_local_experts": ("experts.num_experts", 8),
+        "num_experts_per_tok": ("experts.num_chosen", 2),
+    },
     fixed_fields=_EXPERTS,
     mappings=functools.partial(
         _mappings_of_experts, "block_sparse_moe", {"gate": "w1", "inner": "w3", "outer": "w2"}
     ),
-    to_options=_to_options_mistral,
-    to_keys=_to_keys_with_window,
-    defaults=_DEFAULTS
+    defaults=_LLAMA_IDS
     | {
-        **_LLAMA_IDS,
         "rms_norm_eps": 1e-5,
         "max_position_embeddings": 131_072,
         "num_key_value_heads": 8,
         "sliding_window": None,
         "rope_theta": 1e6,
-        "num_local_experts": 8,
-        "num_experts_per_tok": 2,
     },
     neutral=_ROUTER,
     no_effect=("router_aux_loss_coef",),
 )
-QWEN3_MOE = _family(
-    "qwen3_moe",
-    "Qwen3Moe",
-    fields=_renamed(_FIELDS, "intermediate_size", "moe_intermediate_size")
-    | {"num_experts_per_tok": "experts.num_chosen", "norm_topk_prob": "experts.renormalize"},
+QWEN3_MOE = family(
+    model_type="qwen3_moe",
+    tasks=classes("Qwen3Moe"),
+    fields=renamed(FIELDS, "intermediate_size", "moe_intermediate_size")
+    | {
+        "num_experts": ("experts.num_experts", 128),
+        "num_experts_per_tok": ("experts.num_chosen", 8),
+        "norm_topk_prob": ("experts.renormalize", False),
+    },
     fixed_fields=_EXPERTS | {"qk_norm": True},
     mappings=functools.partial(_mappings_of_experts, "mlp", MATRICES),
     to_options=_to_options_qwen3_moe,
-    to_keys=_to_keys_qwen3_moe,
-    defaults=_DEFAULTS
-    | {
+    to_keys=_to_keys_qwen,
+    defaults={
         "max_position_embeddings": 32_768,
         "num_key_value_heads": 4,
         "sliding_window": 4096,
         "use_sliding_window": False,
         "moe_intermediate_size": 768,
-        "num_experts": 128,
-        "num_experts_per_tok": 8,
-        "norm_topk_prob": False,
     },
     required={"attention_bias": False, "decoder_sparse_step": 1, "mlp_only_layers": []},
     neutral=_ROUTER,
     no_effect=("router_aux_loss_coef", "intermediate_size"),
 )
-GEMMA2 = _family(
-    "gemma2",
-    "Gemma2",
-    fields=_renamed(_FIELDS, "hidden_act", "hidden_activation")
-    | {"attn_logit_softcapping": "logit_cap", "final_logit_softcapping": "final_logit_cap"},
-    fixed_fields=_FIXED
-    | {"norm": "rms_plus_one", "norm_placement": "sandwich", "scale_embeddings": True},
-    to_options=_to_options_gemma2,
-    to_keys=_to_keys_gemma2,
-    defaults=_DEFAULTS
+GEMMA2 = family(
+    model_type="gemma2",
+    tasks=classes("Gemma2"),
+    fields=renamed(FIELDS, "hidden_act", "hidden_activation")
     | {
+        "attn_logit_softcapping": ("logit_cap", 50.0),
+        "final_logit_softcapping": ("final_logit_cap", 30.0),
+    },
+    fixed_fields=FIXED
+    | {"norm": "rms_plus_one", "norm_placement": "sandwich", "scale_embeddings": True},
+    to_options=lambda keys: {**_rope_options(keys), **_gemma_options(keys, 2)},
+    to_keys=_to_keys_gemma2,
+    defaults={
         **{"pad_token_id": 0, "eos_token_id": 1, "bos_token_id": 2},
         "hidden_activation": "gelu_pytorch_tanh",
         "tie_word_embeddings": True,
@@ -498,23 +452,23 @@ GEMMA2 = _family(
         "head_dim": 256,
         "query_pre_attn_scalar": 256,
         "sliding_window": 4096,
-        "attn_logit_softcapping": 50.0,
-        "final_logit_softcapping": 30.0,
     },
     required={"attention_bias": False, "use_bidirectional_attention": False},
     no_effect=("hidden_act",),
 )
-PHI3 = _family(
-    "phi3",
-    "Phi3",
-    fields=_FIELDS | {"resid_pdrop": "dropout_rate"},
+PHI3 = family(
+    model_type="phi3",
+    tasks=classes("Phi3"),
+    fields=_WINDOWED
+    | {
+        "resid_pdrop": ("dropout_rate", 0.0),
+        "embd_pdrop": ("embedding_dropout_rate", 0.0),
+    },
     mappings=_mappings_phi3,
     to_options=_to_options_phi3,
     to_keys=_to_keys_phi3,
-    defaults=_DEFAULTS
-    | {
+    defaults={
         **{"bos_token_id": 1, "eos_token_id": 32_000, "pad_token_id": 32_000},
-        **{"resid_pdrop": 0.0, "embd_pdrop": 0.0},
         "rms_norm_eps": 1e-5,
         "max_position_embeddings": 4096,
         "original_max_position_embeddings": 4096,
@@ -525,8 +479,8 @@ PHI3 = _family(
 GEMMA3 = dataclasses.replace(
     GEMMA2,
     model_type="gemma3_text",
-    tasks={"Gemma3ForCausalLM": "language_modeling", "Gemma3TextModel": "language_modeling"},
-    fields={key: field for key, field in GEMMA2.fields.items() if field != "logit_cap"},
+    tasks=dict.fromkeys(("Gemma3ForCausalLM", "Gemma3TextModel"), "language_modeling"),
+    fields={key: field for key, field in GEMMA2.fields.items() if key != "attn_logit_softcapping"},
     fixed_fields={**GEMMA2.fixed_fields, "qk_norm": True},
     mappings=_mappings_gemma3,
     to_options=_to_options_gemma3,
@@ -557,47 +511,39 @@ _GPT2_MATRICES = {
 }
 
 
-def _to_options_gpt2(keys: Keys) -> Options:
-    return {
-        "d_ff": keys.get("n_inner") or 4 * keys["n_embd"],
-        "embedding_dropout_rate": keys["embd_pdrop"],
-    }
-
-
 def _to_keys_gpt2(model: TransformerConfig) -> Keys:
     return {"n_inner": model.d_ff, "embd_pdrop": model.embedding_dropout}
 
 
 def _mappings_gpt2(model: TransformerConfig) -> Iterator[TensorMapping]:
-    yield from _map_tables(model, "transformer.wte.weight")
+    yield from map_frame(model, "transformer.wte", "transformer.ln_f")
     yield TensorMapping("input/positions/table", ("transformer.wpe.weight",))
-    yield from map_modules("", "", {"decoder/final_norm": "transformer.ln_f"})
-    yield from map_layers("decoder", "transformer.h", model.num_layers, _GPT2_NORMS)
+    yield from base.map_layers("decoder", "transformer.h", model.num_layers, _GPT2_NORMS)
+    sizes = 3 * [model.d_model]
     for i in range(model.num_layers):
         path = f"decoder/layer_{i}"
         prefix = f"transformer.h.{i}"
-        attention = [f"{path}/self_attention/{name}" for name in ("query", "key", "value")]
-        sizes = 3 * [model.d_model]
         # Matrices are stored as [inputs, outputs].
-        yield from map_joined(attention, sizes, f"{prefix}.attn.c_attn", transposed=False)
+        yield from base.map_projections(path, f"{prefix}.attn.c_attn", sizes, transposed=False)
         for ours, name in _GPT2_MATRICES.items():
-            yield from map_joined([f"{path}/{ours}"], (), f"{prefix}.{name}", transposed=False)
+            yield from base.map_joined(path, [ours], f"{prefix}.{name}", (), transposed=False)
 
 
 GPT2 = Family(
     model_type="gpt2",
     architecture="decoder_only",
-    tasks={"GPT2LMHeadModel": "language_modeling", "GPT2Model": "language_modeling"},
+    tasks=dict.fromkeys(("GPT2LMHeadModel", "GPT2Model"), "language_modeling"),
     fields={
         "n_embd": "d_model",
         "n_layer": "num_layers",
         "n_head": "num_heads",
-        "n_positions": "max_length",
-        "layer_norm_epsilon": "norm_epsilon",
-        "resid_pdrop": "dropout_rate",
-        "attn_pdrop": "attention_dropout_rate",
-        "activation_function": "activation",
-        "tie_word_embeddings": "tie_embeddings",
+        "n_positions": ("max_length", 1024),
+        "layer_norm_epsilon": ("norm_epsilon", 1e-5),
+        "resid_pdrop": ("dropout_rate", 0.1),
+        "embd_pdrop": ("embedding_dropout_rate", 0.1),
+        "attn_pdrop": ("attention_dropout_rate", 0.1),
+        "activation_function": ("activation", "gelu_new"),
+        "tie_word_embeddings": ("tie_embeddings", True),
     },
     fixed_fields={
         "norm": "layer",
@@ -606,20 +552,10 @@ GPT2 = Family(
         "attention_bias": "all",
         "scale_embeddings": False,
     },
-    to_options=_to_options_gpt2,
+    to_options=lambda keys: {"d_ff": keys.get("n_inner") or 4 * keys["n_embd"]},
     to_keys=_to_keys_gpt2,
     mappings=_mappings_gpt2,
-    defaults={
-        **{"bos_token_id": 50_256, "eos_token_id": 50_256},
-        "activation_function": "gelu_new",
-        "n_positions": 1024,
-        "n_inner": None,
-        "tie_word_embeddings": True,
-        "layer_norm_epsilon": 1e-5,
-        "embd_pdrop": 0.1,
-        "resid_pdrop": 0.1,
-        "attn_pdrop": 0.1,
-    },
+    defaults={"bos_token_id": 50_256, "eos_token_id": 50_256, "n_inner": None},
     required={
         "scale_attn_weights": True,
         "scale_attn_by_inverse_layer_idx": False,

@@ -5,59 +5,29 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
-from transformer_jax.interop.families.base import (
-    Family,
-    Keys,
-    Options,
-    TensorMapping,
-    map_joined,
-    map_layers,
-    require_value,
-)
-from transformer_jax.interop.families.decoders import (
-    MATRICES,
-    PRE_NORMS,
-    map_experts,
-    map_frame,
-    read_rope,
-)
+from transformer_jax.interop.families import base, decoders
+from transformer_jax.interop.families.base import Keys, Options, TensorMapping
 from transformer_jax.nn.config import TransformerConfig
 from transformer_jax.nn.latent_attention import LatentOptions
 from transformer_jax.nn.layer_pattern import pattern_text
 from transformer_jax.nn.positions.rotary import YarnOptions
 
-_FIELDS = {
-    "hidden_size": "d_model",
-    "num_hidden_layers": "num_layers",
-    "num_attention_heads": "num_heads",
-    "kv_lora_rank": "latent.kv_rank",
-    "q_lora_rank": "latent.query_rank",
-    "qk_rope_head_dim": "latent.rotary_size",
-    "n_routed_experts": "experts.num_experts",
-    "n_shared_experts": "experts.num_shared",
-    "num_experts_per_tok": "experts.num_chosen",
-    "routed_scaling_factor": "experts.routed_scale",
-    "moe_intermediate_size": "d_ff",
-    "attention_dropout": "attention_dropout_rate",
-    "max_position_embeddings": "max_length",
-    "hidden_act": "activation",
-    "tie_word_embeddings": "tie_embeddings",
+_FIELDS = decoders.renamed(decoders.FIELDS, "intermediate_size", "moe_intermediate_size") | {
+    "kv_lora_rank": ("latent.kv_rank", 512),
+    "q_lora_rank": ("latent.query_rank", 1536),
+    "qk_rope_head_dim": ("latent.rotary_size", 64),
+    "n_routed_experts": ("experts.num_experts", 64),
+    "n_shared_experts": ("experts.num_shared", 2),
+    # DeepSeek-V2's; the class has null, with which none can run.
+    "num_experts_per_tok": ("experts.num_chosen", 6),
+    "routed_scaling_factor": ("experts.routed_scale", 1.0),
 }
-_FIXED = {
+_FIXED = decoders.FIXED | {
     "attention_layer": "latent",
     "feed_forward": "experts",
     "experts.renormalize": False,
     "experts.router": "softmax",
-    "norm": "rms",
-    "norm_placement": "pre",
-    "norm_epsilon": 1e-6,
-    "positions": "rotary",
     "rope_layout": "pairs",
-    "gated_feed_forward": True,
-    "attention_bias": "none",
-    "feed_forward_bias": False,
-    "scale_embeddings": False,
-    "dropout_rate": 0.0,
 }
 _LAYER = {
     "self_attention/query": "self_attn.q_proj",
@@ -66,13 +36,13 @@ _LAYER = {
     "self_attention/query_up": "self_attn.q_b_proj",
     "self_attention/norm_latent": "self_attn.kv_a_layernorm",
     "self_attention/output": "self_attn.o_proj",
-    **{f"feed_forward/{ours}": f"mlp.{name}" for ours, name in MATRICES.items()},
+    **{f"feed_forward/{ours}": f"mlp.{name}" for ours, name in decoders.MATRICES.items()},
     "feed_forward/router": "mlp.gate",
     **{
         f"feed_forward/shared/{ours}": f"mlp.shared_experts.{name}"
-        for ours, name in MATRICES.items()
+        for ours, name in decoders.MATRICES.items()
     },
-    **PRE_NORMS,
+    **decoders.PRE_NORMS,
 }
 _YARN = {"factor": 1.0, "beta_fast": 32.0, "beta_slow": 1.0, "mscale": 0.0, "mscale_all_dim": 0.0}
 
@@ -96,8 +66,8 @@ def _rope_options(keys: Keys) -> Options:
     Raises:
       UserError: the scaling is not supported.
     """
-    kind, rope = read_rope(keys, {"default": (), "yarn": _YARN})
-    require_value(rope, "partial_rotary_factor", 1.0)
+    kind, rope = decoders.read_rope(keys, {"default": (), "yarn": _YARN})
+    base.require_value(rope, "partial_rotary_factor", 1.0)
     theta = {"rope_theta": float(rope["rope_theta"])}
     if kind == "default":
         return {**theta, "rope_scaling": "none"}
@@ -160,39 +130,37 @@ def _yarn_keys(model: TransformerConfig) -> Keys:
 
 def _mappings(model: TransformerConfig) -> Iterator[TensorMapping]:
     latent = model.options_of(LatentOptions)
-    yield from map_frame(model)
-    yield from map_layers("decoder", "model.layers", model.num_layers, _LAYER)
+    yield from decoders.map_frame(model)
+    yield from base.map_layers("decoder", "model.layers", model.num_layers, _LAYER)
     for i in range(model.num_layers):
         path = f"decoder/layer_{i}/self_attention"
         prefix = f"model.layers.{i}.self_attn"
-        down = (f"{path}/latent", f"{path}/rotary")
         sizes = (latent.kv_rank, latent.rotary_size)
-        yield from map_joined(down, sizes, f"{prefix}.kv_a_proj_with_mqa")
-        up = (f"{path}/key_up", f"{path}/value_up")
+        yield from base.map_joined(
+            path, ("latent", "rotary"), f"{prefix}.kv_a_proj_with_mqa", sizes
+        )
         sizes = (model.d_k, model.d_v)
-        yield from map_joined(up, sizes, f"{prefix}.kv_b_proj", heads=model.num_heads)
+        up = ("key_up", "value_up")
+        yield from base.map_joined(path, up, f"{prefix}.kv_b_proj", sizes, heads=model.num_heads)
         if model.of_layer(i).feed_forward != "dense":
             layer = f"decoder/layer_{i}/feed_forward"
-            yield from map_experts(layer, f"model.layers.{i}.mlp", MATRICES, model)
+            yield from decoders.map_experts(
+                layer, f"model.layers.{i}.mlp", decoders.MATRICES, model
+            )
 
 
-DEEPSEEK_V2 = Family(
+DEEPSEEK_V2 = decoders.family(
     model_type="deepseek_v2",
-    architecture="decoder_only",
-    tasks=dict.fromkeys(("DeepseekV2ForCausalLM", "DeepseekV2Model"), "language_modeling"),
+    tasks=decoders.classes("DeepseekV2"),
     fields=_FIELDS,
     fixed_fields=_FIXED,
     mappings=_mappings,
     to_options=_to_options,
     to_keys=_to_keys,
     defaults={
-        **{"bos_token_id": 1, "eos_token_id": 2, "tie_word_embeddings": False},
-        **{"hidden_act": "silu", "attention_dropout": 0.0, "max_position_embeddings": 2048},
-        **{"kv_lora_rank": 512, "q_lora_rank": 1536, "qk_nope_head_dim": 128},
-        **{"qk_rope_head_dim": 64, "v_head_dim": 128, "first_k_dense_replace": 0},
-        **{"n_routed_experts": 64, "n_shared_experts": 2, "routed_scaling_factor": 1.0},
+        **{"bos_token_id": 1, "eos_token_id": 2, "max_position_embeddings": 2048},
+        **{"qk_nope_head_dim": 128, "v_head_dim": 128, "first_k_dense_replace": 0},
         **{"moe_intermediate_size": 1407, "intermediate_size": 11_008},
-        "num_experts_per_tok": 6,  # DeepSeek-V2's; the class has null, with which none can run
     },
     required={
         **{"rms_norm_eps": 1e-6, "attention_bias": False, "mlp_bias": False},  # norms of latents
@@ -205,6 +173,4 @@ DEEPSEEK_V2 = Family(
         *("aux_loss_alpha", "seq_aux", "ep_size", "pretraining_tp"),
         "intermediate_size",  # of the first layers, if there are any
     ),
-    prefix="model.",
-    ignored_tensors=r"model\.layers\.\d+\.self_attn\.rotary_emb\.inv_freq",
 )

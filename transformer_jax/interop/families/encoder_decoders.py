@@ -5,33 +5,22 @@ T5 (Raffel et al. 2020), T5 v1.1 (Shazeer 2020) and Flan-T5 (Chung et al. 2022);
 al. 2025), whose stacks are those of Gemma 2."""
 
 import dataclasses
+import functools
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
 from transformer_jax.errors import UserError
-from transformer_jax.interop.families.base import (
-    Family,
-    Head,
-    Keys,
-    Options,
-    TensorMapping,
-    attention_modules,
-    key_value,
-    map_layers,
-    map_modules,
-    read_option,
-)
-from transformer_jax.interop.families.decoders import GEMMA2
-from transformer_jax.interop.families.decoders import LAYER as GEMMA_LAYER
+from transformer_jax.interop.families import base, decoders
+from transformer_jax.interop.families.base import Family, Fields, Head, Keys, Options, TensorMapping
 from transformer_jax.nn.config import TransformerConfig
 
 _SIDES = ("encoder", "decoder")
 _ATTENTION = ("q_proj", "k_proj", "v_proj", "out_proj")
 # A model has its norms before or after all sublayers.
 _LAYER = {
-    **attention_modules("self_attention", "self_attn", _ATTENTION),
+    **base.attention_modules("self_attention", "self_attn", _ATTENTION),
     "self_attention_residual/norm_before": "self_attn_layer_norm",
     "self_attention_residual/norm_after": "self_attn_layer_norm",
     "feed_forward/inner": "fc1",
@@ -41,30 +30,25 @@ _LAYER = {
 }
 _DECODER_LAYER = {
     **_LAYER,
-    **attention_modules("cross_attention", "encoder_attn", _ATTENTION),
+    **base.attention_modules("cross_attention", "encoder_attn", _ATTENTION),
     "cross_attention_residual/norm_before": "encoder_attn_layer_norm",
     "cross_attention_residual/norm_after": "encoder_attn_layer_norm",
 }
 
-_FIELDS = {
+_FIELDS: Fields = {
     "d_model": "d_model",
     "encoder_layers": "num_encoder_layers",
     "decoder_layers": "num_decoder_layers",
-    "dropout": "dropout_rate",
-    "attention_dropout": "attention_dropout_rate",
-    "activation_dropout": "feed_forward_dropout_rate",
-    "scale_embedding": "scale_embeddings",
-    "max_position_embeddings": "max_length",
+    "dropout": ("dropout_rate", 0.1),
+    "attention_dropout": ("attention_dropout_rate", 0.0),
+    "activation_dropout": ("feed_forward_dropout_rate", 0.0),
+    "scale_embedding": ("scale_embeddings", False),
+    "max_position_embeddings": ("max_length", 1024),
     "activation_function": "activation",
+    **{f"{side}_attention_heads": "num_heads" for side in _SIDES},
+    **{f"{side}_ffn_dim": "d_ff" for side in _SIDES},
 }
 _FIXED = {"norm": "layer", "norm_epsilon": 1e-5, "attention_bias": "all", "logits_bias": True}
-_DEFAULTS: dict[str, Any] = {
-    "dropout": 0.1,
-    "attention_dropout": 0.0,
-    "activation_dropout": 0.0,
-    "scale_embedding": False,
-    "max_position_embeddings": 1024,
-}
 _BART_IDS = {"pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2}
 _REQUIRED = {"tie_word_embeddings": True}
 _NEUTRAL = {"encoder_layerdrop": 0.0, "decoder_layerdrop": 0.0}
@@ -76,28 +60,15 @@ _POSITION_OFFSET = 2  # two unused rows; fairseq counted positions from pad_toke
 
 
 def _to_options(keys: Keys) -> dict[str, Any]:
-    return {
-        "num_heads": _value_of_both(keys, "attention_heads"),
-        "d_ff": _value_of_both(keys, "ffn_dim"),
-        "tie_embeddings": "all",
-    }
-
-
-def _value_of_both(keys: Keys, name: str) -> Any:
-    """Value of a key of both stacks. Raises UserError if they differ."""
-    encoder, decoder = (keys[f"{side}_{name}"] for side in _SIDES)
-    if encoder != decoder:
-        raise UserError(
-            f"config.json: encoder_{name} {encoder!r} and decoder_{name} {decoder!r} differ; "
-            "models here have the same value for both"
-        )
-    return encoder
-
-
-def _to_keys(model: TransformerConfig) -> dict[str, Any]:
-    sides = {f"{side}_attention_heads": model.num_heads for side in _SIDES}
-    sides |= {f"{side}_ffn_dim": model.d_ff for side in _SIDES}
-    return {**sides, "is_encoder_decoder": True, "tie_word_embeddings": True}
+    """Options of both stacks. Raises UserError if their sizes differ."""
+    for name in ("attention_heads", "ffn_dim"):
+        encoder, decoder = (keys[f"{side}_{name}"] for side in _SIDES)
+        if encoder != decoder:
+            raise UserError(
+                f"config.json: encoder_{name} {encoder!r} and decoder_{name} {decoder!r} differ; "
+                "models here have the same value for both"
+            )
+    return {"tie_embeddings": "all"}
 
 
 def _to_options_marian(keys: Keys) -> Options:
@@ -107,7 +78,7 @@ def _to_options_marian(keys: Keys) -> Options:
 
 def _to_keys_marian(model: TransformerConfig) -> Keys:
     shared = model.tie_embeddings == "all"
-    return {**_to_keys(model), "share_encoder_decoder_embeddings": shared}
+    return {"is_encoder_decoder": True, "share_encoder_decoder_embeddings": shared}
 
 
 def _mappings(model: TransformerConfig) -> Iterator[TensorMapping]:
@@ -122,11 +93,11 @@ def _mappings(model: TransformerConfig) -> Iterator[TensorMapping]:
         table = f"model.{side}.embed_positions.weight"
         yield TensorMapping(f"{name}_positions/table", (table,))
         norms = {f"{name}_norm": "layernorm_embedding", f"{side}/final_norm": "layer_norm"}
-        yield from map_modules("", f"model.{side}.", norms)
+        yield from base.map_modules("", f"model.{side}.", norms)
     encoder_layers = model.num_encoder_layers
-    yield from map_layers("encoder", "model.encoder.layers", encoder_layers, _LAYER)
+    yield from base.map_layers("encoder", "model.encoder.layers", encoder_layers, _LAYER)
     decoder_layers = model.num_decoder_layers
-    yield from map_layers("decoder", "model.decoder.layers", decoder_layers, _DECODER_LAYER)
+    yield from base.map_layers("decoder", "model.decoder.layers", decoder_layers, _DECODER_LAYER)
 
 
 def _sinusoid_tables(model: TransformerConfig) -> dict[str, np.ndarray]:
@@ -138,39 +109,32 @@ def _sinusoid_tables(model: TransformerConfig) -> dict[str, np.ndarray]:
     return {f"model.{side}.embed_positions.weight": rows for side in _SIDES}
 
 
-def _family(
-    model_type: str, name: str, task: str, fixed: Options, ids: Keys, **others: Any
-) -> Family:
-    options: dict[str, Any] = {
-        "required": _REQUIRED,
-        "neutral": _NEUTRAL,
-        "tasks": {name: task},
-        "to_options": _to_options,
-        "to_keys": _to_keys,
-    }
-    return Family(
-        model_type=model_type,
-        architecture="encoder_decoder",
-        fields=_FIELDS,
-        fixed_fields={**_FIXED, **fixed},
-        mappings=_mappings,
-        defaults=_DEFAULTS | dict(ids),
-        no_effect=_NO_EFFECT,
-        **(options | others),
-    )
-
-
-_LEARNED = {"positions": "learned", "position_offset": _POSITION_OFFSET, "embedding_norm": True}
-_SINUSOIDAL = {"positions": "sinusoidal_halves"}
+_family = functools.partial(
+    Family,
+    architecture="encoder_decoder",
+    fields=_FIELDS,
+    mappings=_mappings,
+    to_options=_to_options,
+    to_keys=lambda model: {"is_encoder_decoder": True},
+    required=_REQUIRED,
+    neutral=_NEUTRAL,
+    no_effect=_NO_EFFECT,
+)
+_LEARNED = {
+    **_FIXED,
+    "positions": "learned",
+    "position_offset": _POSITION_OFFSET,
+    "embedding_norm": True,
+}
+_SINUSOIDAL = {**_FIXED, "positions": "sinusoidal_halves"}
 _PRE_NORM = _NEUTRAL | {"normalize_before": True, "add_final_layer_norm": True}
 _SINUSOID_TABLES = r"model\.(en|de)coder\.embed_positions\.weight"
 
 MARIAN = _family(
-    "marian",
-    "MarianMTModel",
-    "translation",
-    _SINUSOIDAL | {"norm_placement": "post"},
-    {"pad_token_id": 58_100, "eos_token_id": 0, "decoder_start_token_id": 58_100},
+    model_type="marian",
+    tasks={"MarianMTModel": "translation"},
+    fixed_fields=_SINUSOIDAL | {"norm_placement": "post"},
+    defaults={"pad_token_id": 58_100, "eos_token_id": 0, "decoder_start_token_id": 58_100},
     to_options=_to_options_marian,
     to_keys=_to_keys_marian,
     ignored_tensors=_SINUSOID_TABLES,
@@ -178,30 +142,26 @@ MARIAN = _family(
     neutral=_NEUTRAL | {"add_final_layer_norm": False},
 )
 PEGASUS = _family(
-    "pegasus",
-    "PegasusForConditionalGeneration",
-    "seq2seq",
-    _SINUSOIDAL | {"norm_placement": "pre"},
-    {"pad_token_id": 0, "eos_token_id": 1, "decoder_start_token_id": 0},
+    model_type="pegasus",
+    tasks={"PegasusForConditionalGeneration": "seq2seq"},
+    fixed_fields=_SINUSOIDAL | {"norm_placement": "pre"},
+    defaults={"pad_token_id": 0, "eos_token_id": 1, "decoder_start_token_id": 0},
     neutral=_PRE_NORM,
     constant_tensors=_sinusoid_tables,
     ignored_tensors=_SINUSOID_TABLES,
 )
 BART = _family(
-    "bart",
-    "BartForConditionalGeneration",
-    "seq2seq",
-    _LEARNED | {"norm_placement": "post"},
-    _BART_IDS | {"decoder_start_token_id": 2, "num_labels": 3},
+    model_type="bart",
     tasks={
         "BartForConditionalGeneration": "seq2seq",
         "BartModel": "seq2seq",
         "BartForSequenceClassification": "classification",
     },
+    fixed_fields=_LEARNED | {"norm_placement": "post"},
+    defaults=_BART_IDS | {"decoder_start_token_id": 2, "num_labels": 3},
     heads={
-        "BartForSequenceClassification": Head(
-            {"pooler": "dense", "classifier": "out_proj"},
-            "classification_head.",
+        "classification": Head(
+            {"pooler": "classification_head.dense", "classifier": "classification_head.out_proj"},
             {"logits_bias": False},
         )
     },
@@ -210,11 +170,10 @@ BART = _family(
     required=_REQUIRED | {"normalize_before": False, "add_final_layer_norm": False},
 )
 MBART = _family(
-    "mbart",
-    "MBartForConditionalGeneration",
-    "translation",
-    _LEARNED | {"norm_placement": "pre"},
-    _BART_IDS,
+    model_type="mbart",
+    tasks={"MBartForConditionalGeneration": "translation"},
+    fixed_fields=_LEARNED | {"norm_placement": "pre"},
+    defaults=_BART_IDS,
     neutral=_PRE_NORM,
     ignored_tensors=r"model\.(en|de)coder\.version",
 )
@@ -231,11 +190,12 @@ def _to_options_t5(keys: Keys) -> Options:
         scaled = keys["tie_word_embeddings"]
     tied = keys["tie_word_embeddings"] and scaled
     return {
-        "activation": read_option({"feed_forward_proj": name}, "feed_forward_proj", "activation"),
+        "activation": base.read_option(
+            {"feed_forward_proj": name}, "feed_forward_proj", "activation"
+        ),
         "gated_feed_forward": gated,
         "key_size": keys["d_kv"],
         "value_size": keys["d_kv"],
-        "max_distance": keys["relative_attention_max_distance"],
         "num_decoder_layers": keys.get("num_decoder_layers") or keys["num_layers"],
         "scale_logits": scaled,
         "tie_embeddings": "all" if tied else "inputs",
@@ -243,7 +203,7 @@ def _to_options_t5(keys: Keys) -> Options:
 
 
 def _to_keys_t5(model: TransformerConfig) -> Keys:
-    name = key_value("activation", model.activation)
+    name = base.key_value("activation", model.activation)
     if model.gated_feed_forward:
         name = "gated-gelu" if name == "gelu_new" else f"gated-{name}"
     return {
@@ -270,9 +230,9 @@ def _mappings_t5(model: TransformerConfig) -> Iterator[TensorMapping]:
     for stack, side, layers, feed_forward_index in stacks:
         biases = f"{stack}.block.0.layer.0.SelfAttention.relative_attention_bias.weight"
         yield TensorMapping(f"{side}_positions/bucket_biases", (biases,))
-        yield from map_modules("", "", {f"{stack}/final_norm": f"{stack}.final_layer_norm"})
+        yield from base.map_modules("", "", {f"{stack}/final_norm": f"{stack}.final_layer_norm"})
         names = _t5_layer(feed_forward_index, model.gated_feed_forward)
-        yield from map_layers(stack, f"{stack}.block", layers, names)
+        yield from base.map_layers(stack, f"{stack}.block", layers, names)
 
 
 def _t5_layer(index: int, gated: bool) -> dict[str, str]:
@@ -280,9 +240,9 @@ def _t5_layer(index: int, gated: bool) -> dict[str, str]:
     matrices = {"inner": "wi_1", "gate": "wi_0"} if gated else {"inner": "wi"}
     matrices["outer"] = "wo"
     return {
-        **attention_modules("self_attention", "layer.0.SelfAttention", "qkvo"),
+        **base.attention_modules("self_attention", "layer.0.SelfAttention", "qkvo"),
         "self_attention_residual/norm_before": "layer.0.layer_norm",
-        **attention_modules("cross_attention", "layer.1.EncDecAttention", "qkvo"),
+        **base.attention_modules("cross_attention", "layer.1.EncDecAttention", "qkvo"),
         "cross_attention_residual/norm_before": "layer.1.layer_norm",
         "feed_forward_residual/norm_before": f"layer.{index}.layer_norm",
         **{
@@ -301,9 +261,10 @@ T5 = Family(
         "d_ff": "d_ff",
         "num_layers": "num_encoder_layers",
         "num_heads": "num_heads",
-        "relative_attention_num_buckets": "num_buckets",
-        "dropout_rate": "dropout_rate",
-        "layer_norm_epsilon": "norm_epsilon",
+        "relative_attention_num_buckets": ("num_buckets", 32),
+        "relative_attention_max_distance": ("max_distance", 128),
+        "dropout_rate": ("dropout_rate", 0.1),
+        "layer_norm_epsilon": ("norm_epsilon", 1e-6),
     },
     fixed_fields={
         "norm": "rms",
@@ -322,10 +283,6 @@ T5 = Family(
         "d_kv": 64,
         "num_decoder_layers": None,
         "tie_word_embeddings": True,
-        "relative_attention_num_buckets": 32,
-        "relative_attention_max_distance": 128,
-        "dropout_rate": 0.1,
-        "layer_norm_epsilon": 1e-6,
         "feed_forward_proj": "relu",
     },
     no_effect=("dense_act_fn", "is_gated_act", "classifier_dropout", "n_positions"),
@@ -340,7 +297,7 @@ def _to_options_t5gemma(keys: Keys) -> Options:
     Raises:
       UserError: the stacks differ in more than their number of layers.
     """
-    encoder, decoder = (GEMMA2.options(keys[side]) for side in _SIDES)
+    encoder, decoder = (decoders.GEMMA2.options(keys[side]) for side in _SIDES)
     depths = {
         "num_encoder_layers": encoder.pop("num_layers"),
         "num_decoder_layers": decoder.pop("num_layers"),
@@ -369,7 +326,7 @@ def _to_keys_t5gemma(model: TransformerConfig) -> Keys:
     sizes = (model.source_vocab_size, model.target_vocab_size)
     stacks = {
         side: {
-            **GEMMA2.keys(dataclasses.replace(model, num_layers=layers)),
+            **decoders.GEMMA2.keys(dataclasses.replace(model, num_layers=layers)),
             "model_type": "t5_gemma_module",
             "vocab_size": size,
         }
@@ -385,7 +342,7 @@ def _to_keys_t5gemma(model: TransformerConfig) -> Keys:
 
 
 _T5GEMMA_LAYER = {
-    **GEMMA_LAYER,
+    **decoders.LAYER,
     **{
         f"{sublayer}_residual/norm_{place}": f"{prefix}_{name}_layernorm"
         for sublayer, name in (
@@ -395,7 +352,7 @@ _T5GEMMA_LAYER = {
         )
         for place, prefix in (("before", "pre"), ("after", "post"))
     },
-    **attention_modules("cross_attention", "cross_attn", ("q_proj", "k_proj", "v_proj", "o_proj")),
+    **base.attention_modules("cross_attention", "cross_attn", decoders.PROJECTIONS),
 }
 
 
@@ -407,8 +364,8 @@ def _mappings_t5gemma(model: TransformerConfig) -> Iterator[TensorMapping]:
     yield TensorMapping("projection/table", head)
     depths = (model.num_encoder_layers, model.num_decoder_layers)
     for stack, layers in zip(_SIDES, depths, strict=True):
-        yield from map_modules("", "", {f"{stack}/final_norm": f"model.{stack}.norm"})
-        yield from map_layers(stack, f"model.{stack}.layers", layers, _T5GEMMA_LAYER)
+        yield from base.map_modules("", "", {f"{stack}/final_norm": f"model.{stack}.norm"})
+        yield from base.map_layers(stack, f"model.{stack}.layers", layers, _T5GEMMA_LAYER)
 
 
 T5GEMMA = Family(

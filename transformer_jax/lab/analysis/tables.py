@@ -15,13 +15,12 @@ from transformer_jax.runs.workdir import TOKENIZER, fetch_files
 from transformer_jax.scoring.errors import confusion, decisions, worst_errors
 from transformer_jax.tokenization import (
     Labels,
-    PublishedTokenizer,
     SymbolTokenizer,
     Tokenizer,
     Tokenizers,
-    import_tokenizer,
     load_tokenizers,
 )
+from transformer_jax.tokenization.published import PublishedTokenizer, import_tokenizer
 
 _SHOWN = 20
 _SIDE_BY_SIDE = "display: flex; flex-wrap: wrap; gap: 2em; align-items: flex-start"
