@@ -11,7 +11,7 @@ import jax
 import numpy as np
 
 from transformer_jax.data.batches.packing import Tokens, padded_batch
-from transformer_jax.errors import UserError
+from transformer_jax.errors import UserError, user_errors
 from transformer_jax.nn.config import TransformerConfig
 from transformer_jax.nn.positions import check_num_positions
 from transformer_jax.parallel import hosts
@@ -121,10 +121,8 @@ def score_pairs(
         {feature: [0] for pair in pairs[:1] for feature in pair}, padded_batch
     )
     lengths = [max(map(len, pair.values())) for pair in pairs]
-    try:
+    with user_errors("score"):
         check_num_positions(config, max(lengths, default=0))
-    except ValueError as error:
-        raise UserError(f"score: {error}") from error
     order = sorted(range(len(pairs)), key=lengths.__getitem__)
     while order:
         length = lengths[order[-1]]  # of those left, the longest first

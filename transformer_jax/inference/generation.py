@@ -20,7 +20,7 @@ from transformer_jax.data.batches.packing import LENGTH_STEP, pad_rows, row_leng
 from transformer_jax.decoding.constraints import Constraint, constrained, start_under
 from transformer_jax.decoding.interface import Memory, Start, State, truncate_at_eos
 from transformer_jax.decoding.sampling import Samples, StepwiseSearch
-from transformer_jax.errors import NonFiniteError, UserError
+from transformer_jax.errors import NonFiniteError, UserError, user_errors
 from transformer_jax.inference.batches import PaddedBatch
 from transformer_jax.inference.config import DecodeConfig, make_constraint
 from transformer_jax.inference.draft import DraftedModel, configs_of, decode_step_of, searching
@@ -28,6 +28,7 @@ from transformer_jax.models import apply_method, apply_model
 from transformer_jax.models.decoder_only import DecoderOnly
 from transformer_jax.nn.positions import check_num_positions
 from transformer_jax.parallel import hosts
+from transformer_jax.runtime import platform
 from transformer_jax.runtime.progress import track
 from transformer_jax.tokenization import SpecialTokens, Tokenizer
 
@@ -91,11 +92,9 @@ class TokenGenerator:
     def search(self, decode: DecodeConfig) -> StepwiseSearch:
         """Makes the search. Raises UserError if it cannot pause every few tokens, such as
         beam search, or if the draft knows fewer positions than the model."""
-        try:
+        with user_errors("decode.draft", "; take another draft"):
             for config in configs_of(self.model):
                 check_num_positions(config, self.context)
-        except ValueError as error:
-            raise UserError(f"decode.draft: {error}; take another draft") from error
         search = searching(self.model, decode.greedy_if_one_beam().make_search(self.specials))
         if not isinstance(search, StepwiseSearch):
             raise UserError(
@@ -231,17 +230,8 @@ class TokenGenerator:
         ended[: len(outputs)] = [output.ended for output in outputs]
         return dataclasses.replace(samples, ended=jax.device_put(ended, samples.ended.sharding))
 
-    @functools.cached_property
-    def begin(self) -> Callable[..., Samples]:
-        """Compiled `_begin`: `Samples` with the first token."""
-        return jax.jit(self._begin, static_argnames=("search", "constraint", "slots"))
-
-    @functools.cached_property
-    def extend(self) -> Callable[..., Samples]:
-        """Compiled `_extend`: `Samples` of a length. The memory of the given samples is reused."""
-        return jax.jit(self._extend, static_argnames=("search", "constraint"), donate_argnums=1)
-
-    def _begin(
+    @platform.compiled_method(searches=True, static_argnames=("search", "constraint", "slots"))
+    def begin(
         self,
         params: Any,
         arrays: Mapping[str, jax.Array],
@@ -252,6 +242,7 @@ class TokenGenerator:
         constraint: Constraint | None = None,
         before_move: tuple[Samples, State] | None = None,
     ) -> Samples:
+        """Samples with the first token."""
         prompt, lengths = arrays["prompt"], arrays["lengths"]
         needs_hidden = getattr(search, "needs_hidden", False)
         logits, _, state, *hidden = self._prefill(params, prompt, lengths, slots, needs_hidden)
@@ -269,7 +260,10 @@ class TokenGenerator:
         )
         return dataclasses.replace(samples, ended=samples.ended | arrays["ended"])
 
-    def _extend(
+    @platform.compiled_method(
+        searches=True, static_argnames=("search", "constraint"), donate_argnums=1
+    )
+    def extend(
         self,
         params: Any,
         samples: Samples,
@@ -277,6 +271,7 @@ class TokenGenerator:
         length: jax.Array,
         constraint: Constraint | None = None,
     ) -> Samples:
+        """Samples of a length. The memory of the given ones is reused."""
         step = decode_step_of(
             self.model,
             lambda method: functools.partial(self._decode_step, params, method=method),

@@ -30,7 +30,7 @@ from transformer_jax.decoding.interface import (
     replace_sentences,
 )
 from transformer_jax.decoding.unmasking import Unmasking
-from transformer_jax.errors import NonFiniteError, UserError
+from transformer_jax.errors import NonFiniteError, UserError, user_errors
 from transformer_jax.inference.batches import PaddedBatch, unpad
 from transformer_jax.inference.config import DecodeConfig, make_constraint
 from transformer_jax.inference.draft import DraftedModel, configs_of, decode_step_of, searching
@@ -39,7 +39,7 @@ from transformer_jax.models.encoder_decoder import Seq2Seq
 from transformer_jax.nn.positions import check_num_positions
 from transformer_jax.parallel import hosts
 from transformer_jax.parallel.sharding import mesh_of
-from transformer_jax.runtime.platform import require_memory
+from transformer_jax.runtime.platform import compiled_method, require_memory
 from transformer_jax.runtime.progress import track
 from transformer_jax.tokenization import SpecialTokens, Tokenizer
 
@@ -207,23 +207,16 @@ class Seq2SeqSearch:
         self._check_requests(requests, decode)
         arrays = request_arrays(self.specials, requests, decode.max_extra_length)
         max_length = longest_output(arrays, decode.max_extra_length)
-        start, run = self._compiled_refills
         for indices, hypotheses in refilled(
-            lambda rows: start(params, rows, decode, max_length),
-            lambda memory, search, most_left: run(params, memory, search, most_left, decode),
+            lambda rows: self._open(params, rows, decode, max_length),
+            functools.partial(self._run_opened, params, decode=decode),
             arrays,
             decode.batch_size,
         ):
             outputs = zip(*self._checked(hypotheses), strict=True)
             yield list(zip(indices, outputs, strict=True))
 
-    @functools.cached_property
-    def _compiled_refills(self) -> tuple[jax.stages.Wrapped, jax.stages.Wrapped]:
-        return (
-            jax.jit(self._open, static_argnames=("decode", "max_length")),
-            jax.jit(self._run_opened, static_argnames="decode", donate_argnums=2),
-        )
-
+    @compiled_method(searches=True, static_argnames=("decode", "max_length"))
     def _open(
         self, params: Any, arrays: Mapping[str, jax.Array], decode: DecodeConfig, max_length: int
     ) -> tuple[Memory, Any]:
@@ -233,6 +226,7 @@ class Seq2SeqSearch:
         first = search.open(start, num_outputs=decode.num_outputs, max_length=max_length)
         return start.memory, first
 
+    @compiled_method(searches=True, static_argnames="decode", donate_argnums=2)
     def _run_opened(
         self, params: Any, memory: Memory, searched: Any, most_left: jax.Array, decode: DecodeConfig
     ) -> tuple[Any, jax.Array, Hypotheses]:
@@ -269,13 +263,10 @@ class Seq2SeqSearch:
                 )
         if decode.stop or decode.repetition_penalty != 1:
             raise UserError("decode: stop and repetition_penalty are of language models alone")
-        longest += len(self.specials.translation.head)
-        try:
+        length = longest + len(self.specials.translation.head) + decode.max_extra_length
+        with user_errors("decode", "; lower decode.max_extra_length"):
             for config in configs_of(self.model):
-                check_num_positions(config, longest + decode.max_extra_length)
-        except ValueError as error:
-            raise UserError(f"decode: {error}; lower decode.max_extra_length") from error
-        length = longest + decode.max_extra_length
+                check_num_positions(config, length)
         # The beams of a source share one state; other outputs have one each.
         require_memory(
             decode.batch_size * outputs // beams * self.model.state_bytes(length, beams),
@@ -297,11 +288,8 @@ class Seq2SeqSearch:
             search = dataclasses.replace(search, num_forced=forced)
         return searching(self.model, search)
 
-    @functools.cached_property
-    def compiled(self) -> jax.stages.Wrapped:
-        return jax.jit(self.run, static_argnames=("decode", "max_length", "may_end"))
-
-    def run(
+    @compiled_method(searches=True, static_argnames=("decode", "max_length", "may_end"))
+    def compiled(
         self,
         params: Any,
         arrays: Mapping[str, jax.Array],
@@ -332,23 +320,18 @@ class Seq2SeqSearch:
         self._check_requests([request], decode)
         arrays = request_arrays(self.specials, [request], decode.max_extra_length)
         max_length = longest_output(arrays, decode.max_extra_length)
-        to_start, step = self._compiled_parts
         return beam_tree(
             search,
-            functools.partial(step, params, decode),
-            to_start(params, arrays, decode, max_length),
+            functools.partial(self._compiled_step, params, decode),
+            self._compiled_start(params, arrays, decode, max_length),
             num_outputs=decode.num_outputs,
             max_length=max_length,
             to_pieces=to_pieces,
         )
 
-    @functools.cached_property
-    def _compiled_parts(self) -> tuple[jax.stages.Wrapped, jax.stages.Wrapped]:
-        to_start = jax.jit(self._start, static_argnames=("decode", "max_length"))
-        step = jax.jit(
-            lambda params, decode, *inputs: self._step(params, decode)(*inputs), static_argnums=1
-        )
-        return to_start, step
+    @compiled_method(searches=True, static_argnames="decode")
+    def _compiled_step(self, params: Any, decode: DecodeConfig, *inputs: Any) -> Any:
+        return self._step(params, decode)(*inputs)
 
     def _start(
         self,
@@ -374,6 +357,10 @@ class Seq2SeqSearch:
         tokens = arrays.get("constraint_tokens", arrays["source"])
         counts = arrays.get("constraint_lengths", arrays["source_lengths"])
         return start_under(constraint, start, tokens, counts, self.specials.banned[0])
+
+    _compiled_start = compiled_method(searches=True, static_argnames=("decode", "max_length"))(
+        _start
+    )
 
     def _constraint(self, decode: DecodeConfig) -> Constraint | None:
         if self.constraint and decode.constraint:

@@ -12,9 +12,10 @@ import os
 import resource
 import time
 import warnings
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import jax
 import jax.numpy as jnp
@@ -235,6 +236,28 @@ def compiler_options() -> dict[str, bool | int | str]:
     if needs_fixed_order():
         return {"xla_gpu_deterministic_ops": True}
     return ONEDNN if is_cpu() and multiplies_bfloat16() else {}
+
+
+def compiled_method[R](
+    *, searches: bool = False, **options: Any
+) -> Callable[[Callable[..., R]], functools.cached_property[Callable[..., R]]]:
+    """Decorator of a method that each object compiles once, when it is first called.
+
+    Args:
+      searches: compile without `compiler_options`.
+      **options: of `jax.jit`.
+    """
+
+    def decorate(method: Callable[..., R]) -> functools.cached_property[Callable[..., R]]:
+        @functools.wraps(method)
+        def compiled(owner: Any) -> Callable[..., R]:
+            xla = None if searches else compiler_options()
+            bound: Callable[..., R] = method.__get__(owner)
+            return jax.jit(bound, compiler_options=xla, **options)
+
+        return functools.cached_property(compiled)
+
+    return decorate
 
 
 def use_compilation_cache() -> None:

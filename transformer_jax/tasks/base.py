@@ -30,9 +30,11 @@ from transformer_jax.models.classifier import BODIES
 from transformer_jax.models.decoder_only import DecoderOnly
 from transformer_jax.models.encoder_decoder import Seq2Seq, shift_right
 from transformer_jax.runtime import platform
+from transformer_jax.scoring import Score
 from transformer_jax.summary import Summarized
 from transformer_jax.tasks.interface import (
     Batch,
+    Evaluation,
     Frozen,
     LossOptions,
     LossSums,
@@ -140,9 +142,7 @@ class BaseTask(Summarized):
         """Returns loss, perplexity and accuracy of a token."""
         return compute_metrics(sums)
 
-    def evaluate(
-        self, params: Params, examples: Corpus, decode: DecodeConfig
-    ) -> tuple[dict[str, Any], list[Prediction]]:
+    def evaluate(self, params: Params, examples: Corpus, decode: DecodeConfig) -> Evaluation:
         """Returns no metrics and no outputs: the loss alone is reported."""
         return {}, []
 
@@ -159,21 +159,26 @@ def preprocess_sampled(task: Any, example: Any, rng: np.random.Generator) -> Fea
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
-class CausalTask(BaseTask):
-    """Base of the tasks of a decoder-only model.
+class TextTask(BaseTask):
+    """Base of the tasks on one text.
 
     Attributes:
-      model: maps tokens to logits of the next token.
-      tokenizers: tokenizers of the side "text".
-      max_length: slots of a row, which is the context: the tokens that the model sees at once.
+      model: one of the classes `models`.
+      tokenizers: tokenizers of the side "text", and of others that a subclass has.
+      max_length: slots of a row.
       loss_options: settings of the training loss.
+      size_fields: fields of the model's config with the size of the vocabulary.
+      sees_targets: whether a decoder that looks ahead would see what it should predict.
     """
 
-    model: DecoderOnly
+    model: Any
     tokenizers: Tokenizers
     max_length: int
     loss_options: LossOptions
-    read: ClassVar[Sequence[str]] = ("input",)
+    models: ClassVar[Sequence[type[Any]]]
+    size_fields: ClassVar[Sequence[str]] = ("vocab_size",)
+    sees_targets: ClassVar[bool] = False
+    read: ClassVar[Sequence[str]] = ("text",)
     best_by: ClassVar[str] = "-loss"
 
     @classmethod
@@ -181,17 +186,62 @@ class CausalTask(BaseTask):
         """Makes the task of a run, with the fields that a subclass adds.
 
         Raises:
-          ValueError: the model is not decoder-only, or its positions do not reach the row length.
+          ValueError: the model is none of `models`, or its positions do not reach the row length.
         """
-        length = parts.data.max_length
-        vocab_size = parts.vocab_sizes["text"]
         return cls(
-            model=parts.make_model(DecoderOnly, reach=length, vocab_size=vocab_size),
+            model=cls.make_model(parts),
             tokenizers=parts.tokenizers,
-            max_length=length,
+            max_length=parts.data.max_length,
             loss_options=parts.loss,
             **fields,
         )
+
+    @classmethod
+    def make_model(cls, parts: TaskParts) -> Any:
+        vocab_sizes = dict.fromkeys(cls.size_fields, parts.vocab_sizes["text"])
+        reach = parts.data.max_length
+        return parts.make_model(
+            *cls.models, reach=reach, sees_targets=cls.sees_targets, **vocab_sizes
+        )
+
+
+class ScoringTask(BaseTask):
+    """Base of the tasks that score a target given its source.
+
+    Attributes:
+      pair_tokens: number, source and target of a line -> what `score_tokens` scores.
+      score_tokens: parameters, pairs, batch size and numbers of lines, which messages name ->
+        scores.
+    """
+
+    pair_tokens: Callable[[int, str, str], Any]
+    score_tokens: Callable[..., list[PairScore]]
+
+    def score(
+        self,
+        params: Params,
+        sources: Sequence[str],
+        targets: Sequence[str],
+        batch_size: int,
+        first_line: int = 1,
+    ) -> list[PairScore]:
+        """Returns log P(target | source) of each pair in nats, as `score_tokens` computes it."""
+        numbers = range(first_line, first_line + len(sources))
+        pairs = [self.pair_tokens(*line) for line in zip(numbers, sources, targets, strict=True)]
+        return self.score_tokens(params, pairs, batch_size, numbers)
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class CausalTask(TextTask, ScoringTask):
+    """Base of the tasks of a decoder-only model, which maps tokens to logits of the next token.
+
+    `max_length` is the context, too: the tokens that the model sees at once.
+    """
+
+    model: DecoderOnly
+    models: ClassVar[Sequence[type[Any]]] = (DecoderOnly,)
+    sees_targets: ClassVar[bool] = True
+    read: ClassVar[Sequence[str]] = ("input",)
 
     def preprocess(self, example: Any, rng: np.random.Generator) -> Features:
         """Returns the item, which has the features already, or its text in other tokens."""
@@ -217,25 +267,6 @@ class CausalTask(BaseTask):
         token_losses = self.loss_options.unregularized.token_loss.of(predicted, batch["target"])
         return jnp.where(_counted(batch), -token_losses.losses, 0.0)  # `nll` has no gradient
 
-    def score(
-        self,
-        params: Params,
-        sources: Sequence[str],
-        targets: Sequence[str],
-        batch_size: int,
-        first_line: int = 1,
-    ) -> list[PairScore]:
-        """Returns log P(target | source) of each pair in nats: of the target's own tokens, without
-        an end token. An empty source is the beginning of a text.
-
-        Of a pair longer than the context the last tokens are read, with a warning that names the
-        line, counted from `first_line`. Raises UserError if a target alone is longer.
-        """
-        numbers = range(first_line, first_line + len(sources))
-        lines = zip(numbers, sources, targets, strict=True)
-        pairs = [self.pair_tokens(*line) for line in lines]
-        return self.score_tokens(params, pairs, batch_size, numbers)
-
     def pair_tokens(self, number: int, source: str, target: str) -> ContextTarget:
         """Tokens that are read of the pair of a line, and those that are scored."""
         return split_tokens(self.tokenizers.text("text"), source, target)
@@ -247,14 +278,19 @@ class CausalTask(BaseTask):
         batch_size: int,
         numbers: Sequence[int] = (),
     ) -> list[PairScore]:
-        """Scores pairs of tokens like `score`, at most `batch_size` at once; `numbers` are those of
-        the lines that messages name, by default from 1."""
+        """Scores the target's own tokens, without an end token, at most `batch_size` pairs at once.
+        An empty source is the beginning of a text.
+
+        Of a pair longer than the context the last tokens are read, with a warning that names the
+        line: one of `numbers`, which are by default from 1. Raises UserError if a target alone is
+        longer.
+        """
         numbers = numbers or range(1, 1 + len(pairs))
         rows: dict[int, Features] = {}
         with collect_warnings(len(set(numbers))) as warnings:
             for i, (source, target) in enumerate(pairs):
                 if target:
-                    read = self._fit_context(source, target, numbers[i], warnings)
+                    read = self._fit_context(source, target, warnings.about(numbers[i]))
                     loss_mask = [False] * len(read) + [True] * len(target)
                     rows[i] = loss_mask_features([*read, *target], loss_mask)
         config = self.model.config
@@ -264,21 +300,21 @@ class CausalTask(BaseTask):
         return [by_pair.get(i, PairScore(0.0, True)) for i in range(len(pairs))]
 
     def _fit_context(
-        self, source: Sequence[int], target: Sequence[int], number: int, warnings: LineWarnings
+        self, source: Sequence[int], target: Sequence[int], warnings: LineWarnings
     ) -> Sequence[int]:
         """The last tokens of a source, as many as the model sees before the target."""
         limit = f"than the model sees at once (data.max_length is {self.max_length})"
         if len(target) > self.max_length:
             raise UserError(
-                f"score: the target of line {number} has {len(target)} tokens, more {limit}; make "
-                "it shorter"
+                f"score: the target of {warnings.name} has {len(target)} tokens, more {limit}; "
+                "make it shorter"
             )
         room = self.max_length + 1 - len(target)
         if len(source) > room:
             count = len(source) + len(target) - 1
-            message = f"line {number} has {count} tokens, more {limit}; its first"
+            message = f"{warnings.name} has {count} tokens, more {limit}; its first"
             several = f"have more tokens {limit}; their first ones are not read"
-            warnings.add(number, f"{message} {len(source) - room} are not read", several)
+            warnings.add(f"{message} {len(source) - room} are not read", several)
         return source[-room:]
 
 
@@ -288,7 +324,7 @@ def _counted(batch: Batch) -> jax.Array:
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
-class Seq2SeqTask(BaseTask):
+class Seq2SeqTask(ScoringTask):
     """Base of the tasks of an encoder-decoder on pairs {"source": str, "target": str}.
 
     Attributes:
@@ -361,81 +397,54 @@ class Seq2SeqTask(BaseTask):
         counted = (segment_ids > 0) & (positions >= len(specials.translation.head))
         return Supervised(inputs, labels, counted)
 
-    def score(
-        self,
-        params: Params,
-        sources: Sequence[str],
-        targets: Sequence[str],
-        batch_size: int,
-        first_line: int = 1,
+    def evaluate_by(
+        self, score: Score, params: Params, examples: Corpus, decode: DecodeConfig
+    ) -> Evaluation:
+        """Returns the metrics of the best outputs, and these outputs."""
+        n_best = self.predict(params, [example["source"] for example in examples], decode)
+        outputs = [hypotheses[0] for hypotheses in n_best]
+        references = [example["target"] for example in examples]
+        return score([output.text for output in outputs], references), outputs
+
+    def pair_tokens(self, number: int, source: str, target: str) -> Pair:
+        return self.encode_pair({"source": source, "target": target})
+
+    def score_tokens(
+        self, params: Params, pairs: Sequence[Pair], batch_size: int, numbers: Sequence[int] = ()
     ) -> list[PairScore]:
-        """Returns log P(target | source) of each pair in nats, EOS included. The probability is
-        that among all outputs that the model may write.
+        """Scores pairs of tokens, with special tokens, EOS included. The probability is that among
+        all outputs that the model may write.
 
         Raises:
           UserError: a sequence exceeds the positions that the model knows, or the available memory.
         """
-        pairs = [
-            self.encode_pair({"source": source, "target": target})
-            for source, target in zip(sources, targets, strict=True)
-        ]
-        return self.score_tokens(params, pairs, batch_size, first_line)
-
-    def score_tokens(
-        self, params: Params, pairs: Sequence[Pair], batch_size: int, first_line: int = 1
-    ) -> list[PairScore]:
-        """Scores pairs of tokens, with special tokens, like `score`."""
         return score_pairs(self.scores, params, pairs, batch_size, self.model.config)
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
-class LabelingTask(BaseTask):
-    """Base of the tasks of a body with a head, which reads one text: one of the classes `bodies`.
+class LabelingTask(TextTask):
+    """Base of the tasks of a body, one of the classes `models`, with a head, which maps tokens to
+    logits of the labels."""
 
-    Attributes:
-      model: maps tokens to logits of the labels.
-      tokenizers: tokenizers of the side "text" and of the side of the labels.
-      max_length: slots of a row.
-      loss_options: settings of the training loss.
-    """
-
-    model: Any
-    tokenizers: Tokenizers
-    max_length: int
-    loss_options: LossOptions
-    bodies: ClassVar[Sequence[type[Any]]] = BODIES
+    models: ClassVar[Sequence[type[Any]]] = BODIES
+    # Both stacks of an encoder-decoder read the text; other bodies read `vocab_size` alone.
+    size_fields: ClassVar[Sequence[str]] = ("vocab_size", "source_vocab_size", "target_vocab_size")
     head: ClassVar[type[Any]]
     label_side: ClassVar[str]
     predictor: ClassVar[str] = "__call__"
-    read: ClassVar[Sequence[str]] = ("text",)
     best_by: ClassVar[str] = "accuracy"
     evaluates_by: ClassVar[Sequence[str]] = ("batch_size",)
     decodes: ClassVar[bool] = False
 
     @classmethod
-    def build(cls, parts: TaskParts) -> Self:
-        """Makes the task of a run.
+    def make_model(cls, parts: TaskParts) -> Any:
+        return cls.head(super().make_model(parts), num_classes=parts.vocab_sizes[cls.label_side])
 
-        Raises:
-          ValueError: the model is none of `bodies`, or its positions do not reach the row length.
-        """
-        length = parts.data.max_length
-        # Both stacks of an encoder-decoder read the text; other bodies read `vocab_size` alone.
-        size_fields = ("vocab_size", "source_vocab_size", "target_vocab_size")
-        vocab_sizes = dict.fromkeys(size_fields, parts.vocab_sizes["text"])
-        body = parts.make_model(*cls.bodies, reach=length, sees_targets=False, **vocab_sizes)
-        model = cls.head(body, num_classes=parts.vocab_sizes[cls.label_side])
-        return cls(model, parts.tokenizers, length, parts.loss)
-
-    @functools.cached_property
-    def probabilities(self) -> Callable[[Params, Batch], jax.Array]:
-        """Compiled (parameters, batch with one text per row) -> probabilities of the labels of each
-        text [B, 1, C], or of each token [B, T, C]."""
-
-        def probabilities(params: Params, batch: Batch) -> jax.Array:
-            return jax.nn.softmax(apply_model(self.model, params, *row_inputs(batch, "text")))
-
-        return jax.jit(probabilities, compiler_options=platform.compiler_options())
+    @platform.compiled_method()
+    def probabilities(self, params: Params, batch: Batch) -> jax.Array:
+        """Probabilities of the labels of each row's one text, [B, 1, C], or of its tokens,
+        [B, T, C]."""
+        return jax.nn.softmax(apply_model(self.model, params, *row_inputs(batch, "text")))
 
     def metrics(self, sums: Mapping[str, Any], examples: Corpus) -> dict[str, Any]:
         """Returns the mean losses of a label, in nats."""

@@ -170,11 +170,9 @@ class DenoisingPairs(DocumentTask, Translation):
             else:
                 yield outputs
 
-    def _encode_source(
-        self, line: str, warnings: LineWarnings, number: int = 1, name: str = "the text"
-    ) -> list[int]:
+    def _encode_source(self, line: str, warnings: LineWarnings) -> list[int]:
         frame = self.specials.translation
-        framed = super()._encode_source(line, warnings, number, name)
+        framed = super()._encode_source(line, warnings)
         tokens = framed[len(frame.head) : len(framed) - len(frame.tail)]
         return frame.around(self.corruption.prompt(tokens))
 
@@ -237,14 +235,14 @@ class DenoisingSequences(LanguageModeling):
         """Returns a source as the model reads it, with the target after its start token, if there
         is one."""
         with collect_warnings() as warnings:
-            prompt = self._prompt(source, warnings)
+            prompt = self._prompt(source, warnings.about(1))
         target_tokens = self.tokenizers.text("text").encode(target or "")
         tokens = self.token_generator.fit_context([*prompt, *target_tokens])
         text = source + (target or "")
         return text_inputs(self.model, self.tokenizers, text, None, tokens)
 
-    def _prompt(self, line: str, warnings: LineWarnings, number: int = 1) -> list[int]:
-        first, *tokens = super()._prompt(line, warnings, number)
+    def _prompt(self, line: str, warnings: LineWarnings) -> list[int]:
+        first, *tokens = super()._prompt(line, warnings)
         return [*self.corruption.prompt(tokens), self.specials.start]
 
 

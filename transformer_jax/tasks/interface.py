@@ -59,6 +59,10 @@ class Prediction(NamedTuple):
     score: float
 
 
+Evaluation = tuple[dict[str, Any], list[Prediction]]
+"""Metrics of outputs, and the best output of each example."""
+
+
 class Task(Protocol):
     """Protocol of a task: what training, evaluation and prediction need."""
 
@@ -104,9 +108,7 @@ class Task(Protocol):
     def metrics(self, sums: Mapping[str, Any], examples: Corpus) -> dict[str, Any]:
         """Returns metrics from the loss's sums ("loss" among them) over all examples."""
 
-    def evaluate(
-        self, params: Params, examples: Corpus, decode: DecodeConfig
-    ) -> tuple[dict[str, Any], list[Prediction]]:
+    def evaluate(self, params: Params, examples: Corpus, decode: DecodeConfig) -> Evaluation:
         """Returns metrics of the outputs, and the best output of each example; both are empty if
         the task has no metrics besides those of the loss."""
 

@@ -4,6 +4,7 @@
 B batch, T slots of a row, M predictions of a row.
 """
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -106,7 +107,5 @@ def split_tokens(tokenizer: Tokenizer, source: str, target: str) -> ContextTarge
     """
     together = tokenizer.encode(source + target)
     alone = tokenizer.encode(source.rstrip()) if target else together
-    pairs = enumerate(zip(together, alone, strict=False))
-    shared = min(len(together), len(alone))
-    count = next((i for i, (token, other) in pairs if token != other), shared)
+    count = len(os.path.commonprefix([together, alone]))
     return [tokenizer.specials.first, *together[:count]], together[count:]

@@ -15,12 +15,12 @@ from transformer_jax.data.files.json_lines import (
     choice_continuation,
     parse_question,
 )
-from transformer_jax.errors import UserError
+from transformer_jax.errors import user_errors
 from transformer_jax.inference.config import DecodeConfig
 from transformer_jax.metrics import compute_metrics
 from transformer_jax.scoring.labels import multiple_choice_accuracy
 from transformer_jax.tasks.base import CausalTask
-from transformer_jax.tasks.interface import Params, Prediction
+from transformer_jax.tasks.interface import Evaluation, Params, Prediction
 from transformer_jax.tasks.losses import split_tokens
 
 Question = tuple[str, Sequence[str]]
@@ -59,9 +59,7 @@ class MultipleChoice(CausalTask):
         del metrics["accuracy"]  # of tokens; the reported accuracy is that of choices
         return metrics
 
-    def evaluate(
-        self, params: Params, examples: Corpus, decode: DecodeConfig
-    ) -> tuple[dict[str, Any], list[Prediction]]:
+    def evaluate(self, params: Params, examples: Corpus, decode: DecodeConfig) -> Evaluation:
         """Returns the scores of `multiple_choice_accuracy`, and the likeliest choice of each
         example."""
         questions = [_question(example) for example in examples]
@@ -79,10 +77,8 @@ class MultipleChoice(CausalTask):
         other line."""
         questions = []
         for number, line in enumerate(lines, first_line):
-            try:
+            with user_errors(f"line {number}"):
                 questions.append(parse_question(line))
-            except ValueError as error:
-                raise UserError(f"line {number}: {error}") from error
         scores = self._scores(params, questions, decode.batch_size, first_line)
         for (_, choices), log_probs in zip(questions, scores, strict=True):
             yield _ranked(choices, log_probs)[: decode.num_outputs]

@@ -18,7 +18,7 @@ from transformer_jax.inference.config import DecodeConfig
 from transformer_jax.inference.model_inputs import ModelInputs, text_inputs
 from transformer_jax.models.classifier import TokenClassifier
 from transformer_jax.tasks.base import LabelingTask
-from transformer_jax.tasks.interface import Batch, Params, Prediction, Supervised
+from transformer_jax.tasks.interface import Batch, Evaluation, Params, Prediction, Supervised
 from transformer_jax.tasks.line_warnings import collect_warnings
 from transformer_jax.tasks.losses import row_inputs, text_frame
 
@@ -71,9 +71,7 @@ class Tagging(LabelingTask):
         tags = batch["tags"]
         return Supervised(row_inputs(batch, "text"), jnp.maximum(tags - 1, 0), tags > 0)
 
-    def evaluate(
-        self, params: Params, examples: Corpus, decode: DecodeConfig
-    ) -> tuple[dict[str, Any], list[Prediction]]:
+    def evaluate(self, params: Params, examples: Corpus, decode: DecodeConfig) -> Evaluation:
         """Returns the accuracy per word, the number of words, and the tags of each example."""
         n_best = self.predict(params, [example["text"] for example in examples], decode)
         outputs = [tags[0] for tags in n_best]
@@ -111,7 +109,7 @@ class Tagging(LabelingTask):
             for number, left in enumerate(untagged, first_line):
                 if left:
                     message = f"line {number} is too long: its last {left} {limit}"
-                    warnings.add(number, message, f"are too long: their last {limit}")
+                    warnings.about(number).add(message, f"are too long: their last {limit}")
         for left, (_, firsts), row in zip(untagged, rows, probabilities, strict=True):
             tags = [names[tag] for tag in row[firsts].argmax(axis=1)] + [mark] * left
             score = float(row[firsts].max(axis=1).mean()) if firsts else 1.0
