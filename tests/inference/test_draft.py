@@ -32,10 +32,10 @@ def pair(random_params):
     return models, each
 
 
-def generate(model, params, decode, prompts=PROMPTS, complete_length=lambda output: None):
+def generate(model, params, decode, prompts=PROMPTS):
     outputs = [Output(prompt, i, 0) for i, prompt in enumerate(prompts)]
     generator = TokenGenerator(model, CONTEXT, DEFAULT_SPECIALS)
-    for _ in generator.generate(params, outputs, decode, complete_length):
+    for _ in generator.generate(params, outputs, decode):
         pass
     return outputs
 

@@ -156,11 +156,11 @@ def weighted_scores(
 ) -> list[PairScore]:
     """Sums of the scores of rows for each of `count` pairs, such as a bound over its masks; other
     arguments and errors as of `score_pairs`."""
-    log_probs = [0.0] * count
-    is_greedy = [True] * count
+    sums = [PairScore(0.0, True)] * count
     scored = [row for _, _, row in rows]
     row_scores = score_pairs(scores, params, scored, batch_size, config)
-    for (number, weight, _), score in zip(rows, row_scores, strict=True):
-        log_probs[number] += weight * score.log_prob
-        is_greedy[number] &= score.is_greedy
-    return [PairScore(*values) for values in zip(log_probs, is_greedy, strict=True)]
+    for (number, weight, _), (log_prob, is_greedy) in zip(rows, row_scores, strict=True):
+        before = sums[number]
+        log_prob = before.log_prob + weight * log_prob
+        sums[number] = PairScore(log_prob, before.is_greedy and is_greedy)
+    return sums

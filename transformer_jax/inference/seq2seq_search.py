@@ -17,7 +17,7 @@ import numpy as np
 
 from transformer_jax.data.batches.packing import pad_rows, rounded_length, row_lengths
 from transformer_jax.decoding.beam_search import BeamSearch
-from transformer_jax.decoding.constraints import Constraint, constrained, start_under
+from transformer_jax.decoding.constraints import Constraint, start_under
 from transformer_jax.decoding.interface import (
     DecodeStep,
     Hypotheses,
@@ -25,18 +25,16 @@ from transformer_jax.decoding.interface import (
     RefillableSearch,
     Search,
     Start,
-    State,
     is_refillable,
     replace_sentences,
 )
 from transformer_jax.decoding.unmasking import Unmasking
 from transformer_jax.errors import NonFiniteError, UserError, user_errors
+from transformer_jax.inference import draft
 from transformer_jax.inference.batches import PaddedBatch, unpad
 from transformer_jax.inference.config import DecodeConfig, make_constraint
-from transformer_jax.inference.draft import DraftedModel, configs_of, decode_step_of, searching
 from transformer_jax.models import apply_method
 from transformer_jax.models.encoder_decoder import Seq2Seq
-from transformer_jax.nn.positions import check_num_positions
 from transformer_jax.parallel import hosts
 from transformer_jax.parallel.sharding import mesh_of
 from transformer_jax.runtime.platform import compiled_method, require_memory
@@ -157,7 +155,7 @@ class Seq2SeqSearch:
         tokens, scores, num_steps = hypotheses
         if np.isnan(scores).any():
             raise NonFiniteError
-        if isinstance(self.model, DraftedModel):
+        if isinstance(self.model, draft.DraftedModel):
             later_tokens = tokens[:, :, 1:] != self.specials.pad
             self.model.record(int(later_tokens.sum()), int(num_steps.sum()))
         return tokens, scores
@@ -265,8 +263,7 @@ class Seq2SeqSearch:
             raise UserError("decode: stop and repetition_penalty are of language models alone")
         length = longest + len(self.specials.translation.head) + decode.max_extra_length
         with user_errors("decode", "; lower decode.max_extra_length"):
-            for config in configs_of(self.model):
-                check_num_positions(config, length)
+            draft.check_positions(self.model, length)
         # The beams of a source share one state; other outputs have one each.
         require_memory(
             decode.batch_size * outputs // beams * self.model.state_bytes(length, beams),
@@ -276,7 +273,7 @@ class Seq2SeqSearch:
 
     def _search(self, decode: DecodeConfig) -> Search:
         """The search that `decode` chooses; with a draft, one that uses it."""
-        if isinstance(self.model, DraftedModel):
+        if isinstance(self.model, draft.DraftedModel):
             decode = decode.greedy_if_one_beam()
             if self.constraint:
                 raise UserError("decode.draft: constrained outputs cannot be drafted; leave it out")
@@ -286,21 +283,15 @@ class Seq2SeqSearch:
         if isinstance(search, BeamSearch):
             forced = len(self.specials.translation.head)
             search = dataclasses.replace(search, num_forced=forced)
-        return searching(self.model, search)
+        return draft.searching(self.model, search)
 
-    @compiled_method(searches=True, static_argnames=("decode", "max_length", "may_end"))
+    @compiled_method(searches=True, static_argnames=("decode", "max_length"))
     def compiled(
-        self,
-        params: Any,
-        arrays: Mapping[str, jax.Array],
-        decode: DecodeConfig,
-        max_length: int,
-        may_end: bool = True,
+        self, params: Any, arrays: Mapping[str, jax.Array], decode: DecodeConfig, max_length: int
     ) -> Hypotheses:
-        """Finds the outputs of a batch of `request_arrays`. Unless `may_end`, no output ends before
-        its limit, for benchmarks."""
-        start = self._start(params, arrays, decode, max_length, may_end)
-        step = self._step(params, decode, may_end)
+        """Finds the outputs of a batch of `request_arrays`."""
+        start = self._start(params, arrays, decode, max_length)
+        step = self._step(params, decode)
         search = self._search(decode)
         return search.find(step, start, num_outputs=decode.num_outputs, max_length=max_length)
 
@@ -334,22 +325,15 @@ class Seq2SeqSearch:
         return self._step(params, decode)(*inputs)
 
     def _start(
-        self,
-        params: Any,
-        arrays: Mapping[str, jax.Array],
-        decode: DecodeConfig,
-        max_length: int,
-        may_end: bool = True,
+        self, params: Any, arrays: Mapping[str, jax.Array], decode: DecodeConfig, max_length: int
     ) -> Start:
         prompt = arrays["prompt"]
         sides = (arrays["source"], arrays["source_lengths"], prompt, arrays["prompt_lengths"])
         slots = prompt.shape[1] - 1 + max_length  # the last output token is never read
-        needs_hidden = getattr(self._search(decode), "needs_hidden", False)
-        method = "prefill_hidden" if needs_hidden else "prefill"
+        method = draft.method_of(self._search(decode), "prefill")
         logits, memory, state, *hidden = apply_method(self.model, params, method, *sides, slots)
         fold_in = jax.vmap(jax.random.fold_in, (None, 0))
         keys = fold_in(jax.random.key(decode.seed), arrays["numbers"])
-        logits = self._with_end(logits, may_end)
         start = Start(logits, memory, state, arrays["limits"], keys, *hidden)
         constraint = self._constraint(decode)
         if constraint is None:
@@ -367,23 +351,10 @@ class Seq2SeqSearch:
             raise UserError("decode.constraint: this task has a constraint; leave it out")
         return self.constraint or make_constraint(decode, self.tokenizer)
 
-    def _step(self, params: Any, decode: DecodeConfig, may_end: bool = True) -> DecodeStep:
-        """Decode step of the model, under the constraint."""
-
-        def step_by(method: str) -> DecodeStep:
-            def step(tokens: jax.Array, memory: Memory, state: State) -> Any:
-                logits, *after = apply_method(self.model, params, method, tokens, memory, state)
-                return self._with_end(logits, may_end), *after
-
-            return step
-
-        needs_hidden = getattr(self._search(decode), "needs_hidden", False)
-        step = decode_step_of(self.model, step_by, needs_hidden)
-        constraint = self._constraint(decode)
-        return constrained(step, constraint, self.specials.banned[0]) if constraint else step
-
-    def _with_end(self, logits: jax.Array, may_end: bool) -> jax.Array:
-        return logits if may_end else logits.at[..., self.specials.eos].set(-jnp.inf)
+    def _step(self, params: Any, decode: DecodeConfig) -> DecodeStep:
+        search = self._search(decode)
+        banned_id = self.specials.banned[0]
+        return draft.decode_step_of(self.model, params, search, self._constraint(decode), banned_id)
 
 
 def refilled(

@@ -17,11 +17,7 @@ from transformer_jax.data.batches.loss_masks import loss_mask_features, resegmen
 from transformer_jax.data.batches.windows import Slices, find_slices
 from transformer_jax.data.examples import Corpus, Features
 from transformer_jax.errors import UserError
-from transformer_jax.inference.batches import (
-    Pair,
-    PairScore,
-    score_pairs,
-)
+from transformer_jax.inference.batches import Pair, PairScore, score_pairs
 from transformer_jax.inference.config import DecodeConfig
 from transformer_jax.losses import Distillation, TokenLosses
 from transformer_jax.metrics import compute_metrics

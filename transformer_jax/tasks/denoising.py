@@ -23,6 +23,7 @@ from transformer_jax.tasks.corruptions import (
     OBJECTIVES,
     Causal,
     Diffusion,
+    Infilling,
     MaskedTokens,
     Rewriting,
     TextTokens,
@@ -72,6 +73,8 @@ def rewriting(parts: TaskParts) -> Rewriting:
         ends_sentence[:] = [piece.endswith(SENTENCE_ENDS) for piece in pieces]
     text = TextTokens(parts.tokenizers.specials("text"), ends_sentence)
     corruption: Rewriting = objective.of(parts.task, text)
+    if isinstance(corruption, Infilling):
+        parts.require_mask()
     mean_length = getattr(getattr(corruption, "settings", None), "mean_length", 0)
     if mean_length > length:
         raise ValueError(

@@ -18,12 +18,7 @@ from transformer_jax.data.batches.packing import padded_batch
 from transformer_jax.data.examples import Features
 from transformer_jax.decoding import Unmasking, truncate_at_eos
 from transformer_jax.errors import UserError
-from transformer_jax.inference.batches import (
-    PaddedBatch,
-    PairScore,
-    WeightedRow,
-    weighted_scores,
-)
+from transformer_jax.inference.batches import PaddedBatch, PairScore, WeightedRow, weighted_scores
 from transformer_jax.inference.config import DecodeConfig
 from transformer_jax.inference.model_inputs import ModelInputs, text_inputs
 from transformer_jax.losses import token_sums
@@ -80,6 +75,7 @@ class MaskedDiffusion(DocumentTask, TextTask, ScoringTask):
           ValueError: the parts do not fit together, the model does not see whole texts, or a block
             is longer than a text.
         """
+        parts.require_mask()
         length = parts.data.max_length
         specials = parts.tokenizers.specials("text")
         objective: Any = OBJECTIVES.find(parts.task.objective or "")

@@ -183,6 +183,15 @@ class TaskParts:
     def caching(self) -> TokenCache:
         return TokenCache(self.data.cache_dir, most_workers(self.data.num_workers))
 
+    def require_mask(self) -> None:
+        """Raises ValueError if a tokenizer has no mask token."""
+        specials = map(self.tokenizers.specials, self.tokenizers.sides)
+        if any(side.mask is None for side in specials):
+            raise ValueError(
+                f"task {self.task.name} asks for a tokenizer with [MASK], which that of another "
+                "run lacks"
+            )
+
     def make_model(
         self, *wanted: type[Any], reach: int, sees_targets: bool = True, **vocab_sizes: int
     ) -> Any:

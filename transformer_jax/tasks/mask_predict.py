@@ -78,12 +78,7 @@ class MaskPredict(TextPairs):
                 "task mask_predict predicts tokens from both sides, and this decoder sees those "
                 "before alone; set model.attention_layer to 'bidirectional'"
             )
-        sides = parts.tokenizers.sides
-        if any(parts.tokenizers.specials(side).mask is None for side in sides):
-            raise ValueError(
-                "task mask_predict asks for a tokenizer with [MASK], which that of another run "
-                "lacks"
-            )
+        parts.require_mask()
         size = parts.vocab_sizes["target"]
         if size < task.max_target_length:
             raise ValueError(

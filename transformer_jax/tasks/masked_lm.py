@@ -27,6 +27,7 @@ from transformer_jax.models.encoder_only import EncoderOnly
 from transformer_jax.runtime import platform
 from transformer_jax.runtime.progress import track
 from transformer_jax.tasks.base import TextTask
+from transformer_jax.tasks.config import TaskConfig
 from transformer_jax.tasks.interface import (
     Batch,
     Frozen,
@@ -50,20 +51,13 @@ class MaskedLanguageModeling(DocumentTask, TextTask):
     Attributes:
       model: maps tokens and positions to logits of the tokens at these positions.
       windows: cuts documents into rows.
-      mask_rate: share of a window's tokens that are predicted. Of these, 80% are replaced by
-        [MASK], 10% by a random token, and 10% are kept; the choice differs from epoch to epoch.
-      highest_mask_rate: the highest share during training (`ScheduledMasks`).
-      whole_words: predict all pieces of a word, or none.
-      pooling: how vectors of tokens become one; None: no vectors of texts.
-      normalize: scale them to length 1.
+      config: the section `task`. Of the tokens that are predicted, the share `mask_rate`, 80% are
+        replaced by [MASK], 10% by a random token, and 10% are kept; the choice differs from epoch
+        to epoch.
     """
 
     windows: DocumentWindows
-    mask_rate: float
-    highest_mask_rate: float
-    whole_words: bool
-    pooling: str | None = None
-    normalize: bool = False
+    config: TaskConfig
     models: ClassVar[Sequence[type[Any]]] = (EncoderOnly,)
     features: ClassVar[Sequence[str]] = ("text", "labels")
     predicts_by: ClassVar[Sequence[str]] = ("num_outputs", "batch_size")
@@ -75,7 +69,8 @@ class MaskedLanguageModeling(DocumentTask, TextTask):
         Short texts exceed it together, since at least one token of each is chosen: see
         `restore_beyond`.
         """
-        return min(math.ceil(1.25 * self.highest_mask_rate * self.max_length), self.max_length)
+        highest_rate = max(self.config.mask_rate, self.config.final_mask_rate or 0.0)
+        return min(math.ceil(1.25 * highest_rate * self.max_length), self.max_length)
 
     @classmethod
     def build(cls, parts: TaskParts, **fields: Any) -> Self:
@@ -89,19 +84,12 @@ class MaskedLanguageModeling(DocumentTask, TextTask):
         specials = parts.tokenizers.specials("text")
         if length <= specials.encoder.size():
             raise ValueError(f"data.max_length is {length}; a row has [CLS], a token and [SEP]")
-        if parts.tokenizers.sides and specials.mask is None:
-            raise ValueError(
-                "task masked_lm asks for a tokenizer with [MASK], which that of another run lacks"
-            )
+        parts.require_mask()
         loss = dataclasses.replace(parts.loss, label_smoothing=0.0)
         return super().build(
             dataclasses.replace(parts, loss=loss),
             windows=DocumentWindows.of(parts, specials.eos, length - specials.encoder.size()),
-            mask_rate=parts.task.mask_rate,
-            highest_mask_rate=max(parts.task.mask_rate, parts.task.final_mask_rate or 0.0),
-            whole_words=parts.task.whole_words,
-            pooling=parts.task.pooling,
-            normalize=parts.task.normalize,
+            config=parts.task,
         )
 
     def init(self, rng: jax.Array) -> Params:
@@ -130,7 +118,7 @@ class MaskedLanguageModeling(DocumentTask, TextTask):
     def preprocess(self, example: Features, rng: np.random.Generator) -> Features:
         """Returns a window as "text", partly masked, and "labels": 1 + the token at each position
         to predict, 0 elsewhere."""
-        return self.masked(example, rng, self.mask_rate)
+        return self.masked(example, rng, self.config.mask_rate)
 
     def masked(self, example: Features, rng: np.random.Generator, rate: float) -> Features:
         """Masks a window as `preprocess`, a share `rate` of its tokens."""
@@ -150,7 +138,7 @@ class MaskedLanguageModeling(DocumentTask, TextTask):
         """Positions to predict, at least one if there is a token that is not special."""
         places = np.flatnonzero(self.is_text[text])
         count = max(1, round(rate * len(places)))
-        if not self.whole_words:
+        if not self.config.whole_words:
             return rng.permutation(places)[:count]
         starts = np.array(self.tokenizers.text("text").starts_word(text))[places]
         words = np.split(places, np.flatnonzero(starts)[1:]) if len(places) else []
@@ -224,7 +212,7 @@ class MaskedLanguageModeling(DocumentTask, TextTask):
         Raises:
           UserError: the run has no pooling.
         """
-        if self.pooling is None:
+        if self.config.pooling is None:
             raise UserError(
                 "embed: task.pooling is not set, which says how vectors of tokens become one; "
                 "set it: --pooling=mean, or cls"
@@ -239,14 +227,14 @@ class MaskedLanguageModeling(DocumentTask, TextTask):
         inputs = row_inputs(batch, "text")
         x = apply_model(self.model, params, *inputs, method="features").astype(jnp.float32)
         is_token = (batch["text_segment_ids"] > 0)[:, :, None]
-        if self.pooling == "cls":
+        if self.config.pooling == "cls":
             pooled = x[:, 0]
-        elif self.pooling == "max":
+        elif self.config.pooling == "max":
             pooled = jnp.where(is_token, x, -jnp.inf).max(axis=1)
         else:
             total = jnp.where(is_token, x, 0).sum(axis=1)
             pooled = total / jnp.maximum(is_token.sum(axis=1), 1)
-        if self.normalize:
+        if self.config.normalize:
             pooled /= jnp.maximum(jnp.linalg.norm(pooled, axis=1, keepdims=True), 1e-12)
         return pooled
 

@@ -11,10 +11,7 @@ from typing import Any, ClassVar
 
 from transformer_jax.data.batches.loss_masks import LOSS_MASK_FEATURES, LossMaskedTexts
 from transformer_jax.data.examples import Corpus, Features, map_corpora
-from transformer_jax.data.files.json_lines import (
-    choice_continuation,
-    parse_question,
-)
+from transformer_jax.data.files.json_lines import choice_continuation, parse_question
 from transformer_jax.errors import user_errors
 from transformer_jax.inference.config import DecodeConfig
 from transformer_jax.metrics import compute_metrics

@@ -19,7 +19,7 @@ from transformer_jax.inference.model_inputs import ModelInputs, text_inputs
 from transformer_jax.models.classifier import TokenClassifier
 from transformer_jax.tasks.base import LabelingTask
 from transformer_jax.tasks.interface import Batch, Evaluation, Params, Prediction, Supervised
-from transformer_jax.tasks.line_warnings import collect_warnings
+from transformer_jax.tasks.line_warnings import LineWarnings, read_lines
 from transformer_jax.tasks.losses import row_inputs, text_frame
 
 
@@ -92,25 +92,25 @@ class Tagging(LabelingTask):
         Words that do not fit into a row are tagged "_", or with more of them where that is a tag,
         with a warning that names the line.
         """
-        words = [_words(line) for line in lines]
-        rows = [self._tokens(line_words) for line_words in words]
-        tokens = [text for text, _ in rows]
+        limit = f"words are left untagged (data.max_length is {self.max_length})"
+
+        def read(line: str, warnings: LineWarnings) -> tuple[list[int], list[int], int]:
+            words = _words(line)
+            text, firsts = self._tokens(words)
+            left = len(words) - len(firsts)
+            if left:
+                message = f"{warnings.name} is too long: its last {left} {limit}"
+                warnings.add(message, f"are too long: their last {limit}")
+            return text, firsts, left
+
+        rows = read_lines(lines, first_line, read)
+        tokens = [text for text, _, _ in rows]
         probabilities = label_rows(self.probabilities, params, tokens, decode.batch_size)
         names = self.tokenizers.labels("tags").names
         mark = "_"
         while mark in names:  # a gold tag would make it right
             mark += "_"
-        untagged = [
-            len(line_words) - len(firsts)
-            for line_words, (_, firsts) in zip(words, rows, strict=True)
-        ]
-        limit = f"words are left untagged (data.max_length is {self.max_length})"
-        with collect_warnings(len(lines)) as warnings:
-            for number, left in enumerate(untagged, first_line):
-                if left:
-                    message = f"line {number} is too long: its last {left} {limit}"
-                    warnings.about(number).add(message, f"are too long: their last {limit}")
-        for left, (_, firsts), row in zip(untagged, rows, probabilities, strict=True):
+        for (_, firsts, left), row in zip(rows, probabilities, strict=True):
             tags = [names[tag] for tag in row[firsts].argmax(axis=1)] + [mark] * left
             score = float(row[firsts].max(axis=1).mean()) if firsts else 1.0
             yield [Prediction(" ".join(tags), score)]
