@@ -162,11 +162,12 @@ class Sampler:
 
     def open(self, start: Start, *, num_outputs: int, max_length: int) -> Samples:
         keys = jax.vmap(lambda key: jax.random.split(key, num_outputs))(start.keys).reshape(-1)
-        per_sentence = dataclasses.replace(start, memory=None, keys=None)
-        # [B, ...] -> [N, ...]
-        repeated = jax.tree.map(lambda x: jnp.repeat(x, num_outputs, axis=0), per_sentence)
-        repeated = dataclasses.replace(repeated, memory=start.memory, keys=keys)
-        first = self.begin(repeated, max_length=max_length)
+        # [B, ...] -> [N, ...], but for the memory
+        start_of_samples = jax.tree.map(
+            lambda x: jnp.repeat(x, num_outputs, axis=0), dataclasses.replace(start, memory=None)
+        )
+        start_of_samples = dataclasses.replace(start_of_samples, memory=start.memory, keys=keys)
+        first = self.begin(start_of_samples, max_length=max_length)
         return dataclasses.replace(first, num_outputs=num_outputs)
 
     def run(

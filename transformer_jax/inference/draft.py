@@ -198,13 +198,13 @@ def check_positions(model: Any, length: int) -> None:
             check_num_positions(part.config, length)
 
 
-def method_of(search: Search, name: str) -> str:
+def method_of(search: Any, name: str) -> str:
     """Name of the method that a search calls; it returns hidden states if the search needs them."""
     return f"{name}_hidden" if getattr(search, "needs_hidden", False) else name
 
 
 def decode_step_of(
-    model: Any, params: Any, search: Search, constraint: Constraint | None, banned_id: int
+    model: Any, params: Any, search: Any, constraint: Constraint | None, banned_id: int
 ) -> DecodeStep:
     """The decode step of a model, with that of its draft if it has one, under a constraint."""
 

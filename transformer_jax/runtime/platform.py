@@ -238,9 +238,9 @@ def compiler_options() -> dict[str, bool | int | str]:
     return ONEDNN if is_cpu() and multiplies_bfloat16() else {}
 
 
-def compiled_method[R](
+def compiled_method(
     *, searches: bool = False, **options: Any
-) -> Callable[[Callable[..., R]], functools.cached_property[Callable[..., R]]]:
+) -> Callable[[Callable[..., Any]], functools.cached_property[jax.stages.Wrapped]]:
     """Decorator of a method that each object compiles once, when it is first called.
 
     Args:
@@ -248,12 +248,11 @@ def compiled_method[R](
       **options: of `jax.jit`.
     """
 
-    def decorate(method: Callable[..., R]) -> functools.cached_property[Callable[..., R]]:
+    def decorate(method: Any) -> functools.cached_property[jax.stages.Wrapped]:
         @functools.wraps(method)
-        def compiled(owner: Any) -> Callable[..., R]:
+        def compiled(owner: Any) -> jax.stages.Wrapped:
             xla = None if searches else compiler_options()
-            bound: Callable[..., R] = method.__get__(owner)
-            return jax.jit(bound, compiler_options=xla, **options)
+            return jax.jit(method.__get__(owner), compiler_options=xla, **options)
 
         return functools.cached_property(compiled)
 

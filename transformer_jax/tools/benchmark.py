@@ -223,7 +223,7 @@ def _translation_search(
         "limits": column(output_length),
         "numbers": np.arange(batch_size, dtype=np.int32),
     }
-    endless = EndlessModel(task.model, task.search.specials.eos)
+    endless: Any = EndlessModel(task.model, task.search.specials.eos)
     program = dataclasses.replace(task.search, model=endless).compiled
     search = program.lower(params, arrays, options, output_length).compile()
     return lambda: jax.block_until_ready(search(params, arrays))
