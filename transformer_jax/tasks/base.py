@@ -42,10 +42,10 @@ from transformer_jax.tasks.interface import (
 from transformer_jax.tasks.line_warnings import LineWarnings, collect_warnings
 from transformer_jax.tasks.losses import (
     ContextTarget,
-    compiled_scores,
     packed_loss,
     r_drop_losses,
     row_inputs,
+    row_scores,
     split_tokens,
 )
 from transformer_jax.tokenization import SampledTokenizer, Tokenizers
@@ -129,10 +129,10 @@ class BaseTask(Summarized):
         taught = options.teacher.predictions(frozen["teacher"], batch, inputs, self.predictor)
         return loss.of_taught(predicted, taught, labels)
 
-    @functools.cached_property
-    def scores(self) -> Callable[[Params, Batch], tuple[jax.Array, jax.Array]]:
-        """Scores of packed batches, as `compiled_scores` compiles them."""
-        return compiled_scores(self.model, self.supervised, self.loss_options)
+    @platform.compiled_method()
+    def scores(self, params: Params, batch: Batch) -> tuple[jax.Array, jax.Array]:
+        """Scores of the rows of a packed batch (`row_scores`)."""
+        return row_scores(self.model, params, self.supervised(batch), self.loss_options)
 
     def metrics(self, sums: Mapping[str, Any], examples: Corpus) -> dict[str, Any]:
         """Returns loss, perplexity and accuracy of a token."""

@@ -114,19 +114,14 @@ class DocumentWindows:
         token."""
         tokenizer = tokenizers.text("text")
         end = tokenizer.specials.eos
+        first = np.array([self.first], np.int32)
+        arrays = [np.asarray(tokenizer.encode(text), np.int32) for text in documents]
+        if not any(map(len, arrays)):
+            return [{"input": first, "target": np.array([end], np.int32)}]
         between = document_separator(self.first, end)
-        arrays = [np.array([self.first], np.int32)]
-        sizes = []
-        for tokens in map(tokenizer.encode, documents):
-            sizes.append(len(tokens))
-            arrays += [np.asarray(tokens, np.int32), between]
-        if not any(sizes):
-            return [
-                {"input": np.array([self.first], np.int32), "target": np.array([end], np.int32)}
-            ]
-        stream = TokenStream.from_sizes(
-            np.concatenate(arrays), np.array(sizes, np.int64), len(between)
-        )
+        tokens = np.concatenate([first, *(part for ids in arrays for part in (ids, between))])
+        sizes = np.array([*map(len, arrays)], np.int64)
+        stream = TokenStream.from_sizes(tokens, sizes, len(between))
         return self._of_block(tokenizers, stream, rng)
 
     def _of_block(

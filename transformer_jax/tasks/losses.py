@@ -16,7 +16,6 @@ from transformer_jax.metrics import padding_sums
 from transformer_jax.models import apply_model
 from transformer_jax.models.decoder_only import DecoderOnly
 from transformer_jax.nn.embeddings import Unprojected
-from transformer_jax.runtime import platform
 from transformer_jax.tasks.interface import Batch, LossSums, Params, Supervised
 from transformer_jax.tokenization import Frame, Tokenizer, Tokenizers
 
@@ -82,19 +81,15 @@ def r_drop_losses(
     return TokenLosses(losses, of_copies.nll[::2], of_copies.correct[::2])
 
 
-def compiled_scores(
-    model: Any, supervised: Callable[[Batch], Supervised], options: LossOptions
-) -> Callable[[Params, Batch], tuple[jax.Array, jax.Array]]:
-    """Compiles (parameters, packed batch) -> log P of each row's labels in nats, float32 [B], and
-    whether greedy search gives them, bool [B]."""
-
-    def scores(params: Params, batch: Batch) -> tuple[jax.Array, jax.Array]:
-        inputs, labels, counted = supervised(batch)
-        predicted = apply_model(model, params, *inputs, method="unprojected")
-        losses = options.unregularized.token_loss.of(predicted, labels)
-        return -(losses.nll * counted).sum(axis=1), (losses.correct | ~counted).all(axis=1)
-
-    return jax.jit(scores, compiler_options=platform.compiler_options())
+def row_scores(
+    model: Any, params: Params, supervised: Supervised, options: LossOptions
+) -> tuple[jax.Array, jax.Array]:
+    """log P of each row's labels in nats, float32 [B], and whether greedy search gives them, bool
+    [B]."""
+    inputs, labels, counted = supervised
+    predicted = apply_model(model, params, *inputs, method="unprojected")
+    losses = options.unregularized.token_loss.of(predicted, labels)
+    return -(losses.nll * counted).sum(axis=1), (losses.correct | ~counted).all(axis=1)
 
 
 def split_tokens(tokenizer: Tokenizer, source: str, target: str) -> ContextTarget:

@@ -30,9 +30,10 @@ from transformer_jax.data.batches.windows import BAR_AFTER_SECONDS
 from transformer_jax.data.examples import Corpus, Features, map_corpora
 from transformer_jax.errors import UserError
 from transformer_jax.metrics import padding_sums
+from transformer_jax.runtime import platform
 from transformer_jax.tasks.instruction import Instruction
 from transformer_jax.tasks.interface import Batch, Frozen, LossSums, Params, Supervised, TaskParts
-from transformer_jax.tasks.losses import ContextTarget, compiled_scores
+from transformer_jax.tasks.losses import ContextTarget, row_scores
 
 logger = logging.getLogger(__name__)
 
@@ -152,9 +153,9 @@ class Preference(Instruction):
         """Raises UserError: there are no labels, only pairs of answers."""
         raise UserError("batches: task preference compares answers and has no labels; use its loss")
 
-    @functools.cached_property
-    def scores(self) -> Callable[[Params, Batch], tuple[jax.Array, jax.Array]]:
-        return compiled_scores(self.model, super().supervised, self.loss_options)
+    @platform.compiled_method()
+    def scores(self, params: Params, batch: Batch) -> tuple[jax.Array, jax.Array]:
+        return row_scores(self.model, params, super().supervised(batch), self.loss_options)
 
     def loss(self, params: Params, batch: Batch, rng: jax.Array | None, frozen: Frozen) -> LossSums:
         """Returns -log sigmoid of each pair's margin (equation 7): the reward of the chosen answer
