@@ -18,7 +18,7 @@ import numpy as np
 
 from transformer_jax.data.batches.packing import LENGTH_STEP, pad_rows, row_lengths
 from transformer_jax.decoding.constraints import Constraint, start_under
-from transformer_jax.decoding.interface import Start, State, truncate_at_eos
+from transformer_jax.decoding.interface import Start, truncate_at_eos
 from transformer_jax.decoding.sampling import Samples, StepwiseSearch
 from transformer_jax.errors import NonFiniteError, UserError, user_errors
 from transformer_jax.inference import draft
@@ -170,7 +170,7 @@ class TokenGenerator:
             drawn_before += length  # no random key is used twice
             if constraint or samples.search_state is not None:
                 of_constraint = samples.state[1] if constraint else None
-                before_move = dataclasses.replace(samples, state=None), of_constraint
+                before_move = dataclasses.replace(samples, state=of_constraint)
             for output in outputs:
                 output.context = [*output.context, *output.tokens[output.start :]]
 
@@ -241,7 +241,7 @@ class TokenGenerator:
         drawn: jax.Array,
         slots: int,
         constraint: Constraint | None = None,
-        before_move: tuple[Samples, State] | None = None,
+        before_move: Samples | None = None,
     ) -> Samples:
         """Samples with the first token."""
         prompt, lengths = arrays["prompt"], arrays["lengths"]
@@ -251,12 +251,10 @@ class TokenGenerator:
         fold_in = jax.vmap(jax.random.fold_in)
         seeds = jnp.broadcast_to(jax.random.key(seed), arrays["numbers"].shape)
         keys = fold_in(fold_in(seeds, arrays["numbers"]), arrays["samples"])
-        before, of_constraint = before_move or (None, None)
-        start = Start(logits, (), state, arrays["limits"], keys, *hidden)
-        start = dataclasses.replace(start, before=before)
+        last = hidden[0] if hidden else None
+        start = Start(logits, (), state, arrays["limits"], keys, last, before_move)
         if constraint:
-            banned_id = self.specials.banned[0]
-            start = start_under(constraint, start, prompt, lengths, banned_id, of_constraint)
+            start = start_under(constraint, start, prompt, lengths, self.specials.banned[0])
         samples = search.begin(
             start, max_length=self.context + 1, drawn_before=drawn, seen=arrays.get("seen")
         )
