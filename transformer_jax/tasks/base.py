@@ -47,6 +47,7 @@ from transformer_jax.tasks.losses import (
     row_inputs,
     row_scores,
     split_tokens,
+    with_loss_mask,
 )
 from transformer_jax.tokenization import SampledTokenizer, Tokenizers
 
@@ -287,8 +288,7 @@ class CausalTask(TextTask, ScoringTask):
             for i, (source, target) in enumerate(pairs):
                 if target:
                     read = self._fit_context(source, target, warnings.about(numbers[i]))
-                    loss_mask = [False] * len(read) + [True] * len(target)
-                    rows[i] = loss_mask_features([*read, *target], loss_mask)
+                    rows[i] = loss_mask_features(*with_loss_mask(read, target))
         config = self.model.config
         scores = score_pairs(self.scores, params, [*rows.values()], batch_size, config)
         by_pair = dict(zip(rows, scores, strict=True))

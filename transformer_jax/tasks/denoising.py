@@ -32,7 +32,7 @@ from transformer_jax.tasks.diffusion import MaskedDiffusion
 from transformer_jax.tasks.interface import Params, Prediction, Task, TaskParts
 from transformer_jax.tasks.language_modeling import DocumentTask, DocumentWindows, LanguageModeling
 from transformer_jax.tasks.line_warnings import LineWarnings, collect_warnings
-from transformer_jax.tasks.losses import ContextTarget
+from transformer_jax.tasks.losses import ContextTarget, with_loss_mask
 from transformer_jax.tasks.masked_lm import MaskedLanguageModeling, fill_blanks
 from transformer_jax.tasks.translation import Translation
 from transformer_jax.tokenization import Tokenizers
@@ -222,8 +222,7 @@ class DenoisingSequences(LanguageModeling):
         text = pair.source[pair.source != specials.start]
         source = [*text.tolist(), specials.start]
         target = [*pair.target.tolist(), specials.eos]
-        loss_mask = [False] * len(source) + [True] * len(target)
-        return loss_mask_features([*source, *target], loss_mask)
+        return loss_mask_features(*with_loss_mask(source, target))
 
     metrics = BaseTask.metrics  # of the targets alone: no bits per byte of the text
 

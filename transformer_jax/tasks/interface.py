@@ -193,7 +193,7 @@ class TaskParts:
             )
 
     def make_model(
-        self, *wanted: type[Any], reach: int, sees_targets: bool = True, **vocab_sizes: int
+        self, *wanted: type[Any], reach: int, sees_targets: bool = True, **vocab_sizes: Any
     ) -> Any:
         """Makes the model.
 
@@ -220,9 +220,10 @@ class TaskParts:
                 f"{self.task.name} predicts; take another one"
             )
         specials = self.tokenizers.specials("text")
-        fields: dict[str, Any] = {**vocab_sizes, "start_id": specials.start}
-        fields["separator_id"] = specials.encoder.between[0]
-        config = dataclasses.replace(self.model, **fields)
+        separator = specials.encoder.between[0]
+        config = dataclasses.replace(
+            self.model, **vocab_sizes, start_id=specials.start, separator_id=separator
+        )
         check_num_positions(config, reach)
         return self.model_class(config)
 

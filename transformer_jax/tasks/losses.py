@@ -23,6 +23,11 @@ ContextTarget = tuple[Sequence[int], Sequence[int]]
 """Tokens of a context, at least one, and of the target after it."""
 
 
+def with_loss_mask(context: Sequence[int], target: Sequence[int]) -> tuple[list[int], list[bool]]:
+    """Tokens of a context and of the target after it, and a mask of the target's."""
+    return [*context, *target], [False] * len(context) + [True] * len(target)
+
+
 def text_frame(body: Any, tokenizers: Tokenizers) -> Frame:
     """Special tokens around a text, or a pair of texts, that is the only input of a model."""
     specials = tokenizers.specials("text")

@@ -18,7 +18,7 @@ from transformer_jax.metrics import compute_metrics
 from transformer_jax.scoring.labels import multiple_choice_accuracy
 from transformer_jax.tasks.base import CausalTask
 from transformer_jax.tasks.interface import Evaluation, Params, Prediction
-from transformer_jax.tasks.losses import split_tokens
+from transformer_jax.tasks.losses import split_tokens, with_loss_mask
 
 Question = tuple[str, Sequence[str]]
 """A context, and the choices of its continuation."""
@@ -46,8 +46,7 @@ class MultipleChoice(CausalTask):
         for example in examples:
             context, choices = _question(example)
             target = choice_continuation(context, choices[int(example["answer"])])
-            read, counted = split_tokens(tokenizer, context, target)
-            rows.append(([*read, *counted], [False] * len(read) + [True] * len(counted)))
+            rows.append(with_loss_mask(*split_tokens(tokenizer, context, target)))
         return LossMaskedTexts.from_texts(rows)
 
     def metrics(self, sums: Mapping[str, Any], examples: Corpus) -> dict[str, Any]:
