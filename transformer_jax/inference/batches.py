@@ -80,6 +80,13 @@ def label_rows(
     return [results[i] for i in range(len(rows))]
 
 
+class Prediction(NamedTuple):
+    """An output and its score, higher is better."""
+
+    text: str
+    score: float
+
+
 class PairScore(NamedTuple):
     """Probability of a target given its source.
 

@@ -22,7 +22,7 @@ from transformer_jax.decoding.interface import Start, truncate_at_eos
 from transformer_jax.decoding.sampling import Samples, StepwiseSearch
 from transformer_jax.errors import NonFiniteError, UserError, user_errors
 from transformer_jax.inference import draft
-from transformer_jax.inference.batches import PaddedBatch
+from transformer_jax.inference.batches import PaddedBatch, Prediction
 from transformer_jax.inference.config import DecodeConfig, make_constraint
 from transformer_jax.models import apply_method, apply_model
 from transformer_jax.models.decoder_only import DecoderOnly
@@ -282,7 +282,7 @@ class TokenGenerator:
         prompts: Sequence[list[int]],
         decode: DecodeConfig,
         numbers: Sequence[int],
-    ) -> Iterator[list[tuple[str, float]]]:
+    ) -> Iterator[list[Prediction]]:
         """Yields the continuations of each prompt: `decode.num_outputs` texts, most likely first,
         with the log-probability in nats of their tokens up to the end token, or to the one that
         completes a text of `decode.stop`. Samples depend on the numbers of the prompts."""
@@ -297,8 +297,8 @@ class TokenGenerator:
             for _ in self.generate(params, batch, decode):
                 pass
         for group in batched(outputs, count):
-            scored = [(self._text(output, decode), output.log_prob) for output in group]
-            yield sorted(scored, key=lambda text_and_score: -text_and_score[1])
+            scored = [Prediction(self._text(output, decode), output.log_prob) for output in group]
+            yield sorted(scored, key=lambda output: -output.score)
 
     def stream(self, params: Any, prompt: list[int], decode: DecodeConfig) -> Iterator[str]:
         """Yields the continuation of a prompt, piece by piece while it is generated."""

@@ -185,9 +185,8 @@ class MaskedDiffusion(DocumentTask, TextTask, ScoringTask):
         tokenizer = self.tokenizers.text("text")
         mask = self.corruption.text.mask
         mask_text = tokenizer.pieces([mask])[0]
-        numbers = range(first_line, first_line + len(lines))
         texts = [tokenizer.encode(line) for line in lines]
-        for number, text in zip(numbers, texts, strict=True):
+        for number, text in enumerate(texts, first_line):
             room = self.max_length - 1 - (mask not in text)
             if len(text) > room:
                 raise UserError(
@@ -196,7 +195,7 @@ class MaskedDiffusion(DocumentTask, TextTask, ScoringTask):
                 )
         requests = [
             (number, sample, text)
-            for number, text in zip(numbers, texts, strict=True)
+            for number, text in enumerate(texts, first_line)
             for sample in range(decode.num_outputs)
         ]
         outputs: list[Prediction] = []

@@ -122,8 +122,7 @@ class Instruction(CausalTask):
                     about_line.add(message, "are blank, and so are their answers")
         answers = self.token_generator.texts(params, [*prompts.values()], decode, [*prompts])
         for number in range(first_line, first_line + len(lines)):
-            outputs = next(answers) if number in prompts else [("", 0.0)]
-            yield [Prediction(*output) for output in outputs]
+            yield next(answers) if number in prompts else [Prediction("", 0.0)]
 
     def stream(self, params: Params, line: str, decode: DecodeConfig) -> Iterator[str]:
         return self.reply(params, _conversation(line, "the line"), decode)

@@ -16,6 +16,7 @@ from transformer_jax.data.batches.token_cache import TokenCache
 from transformer_jax.data.config import DataConfig
 from transformer_jax.data.examples import Corpus, Features
 from transformer_jax.errors import UserError
+from transformer_jax.inference.batches import Prediction
 from transformer_jax.inference.config import DecodeConfig
 from transformer_jax.losses import LossOptions
 from transformer_jax.metrics import LossSums
@@ -50,13 +51,6 @@ class Supervised(NamedTuple):
     inputs: Any
     labels: jax.Array
     counted: jax.Array
-
-
-class Prediction(NamedTuple):
-    """An output and its score, higher is better."""
-
-    text: str
-    score: float
 
 
 Evaluation = tuple[dict[str, Any], list[Prediction]]

@@ -206,8 +206,7 @@ class LanguageModeling(DocumentTask, CausalTask):
         """
         numbers = range(first_line, first_line + len(lines))
         prompts = read_lines(lines, first_line, self._prompt)
-        for outputs in self.token_generator.texts(params, prompts, decode, numbers):
-            yield [Prediction(*output) for output in outputs]
+        yield from self.token_generator.texts(params, prompts, decode, numbers)
 
     def stream(self, params: Params, line: str, decode: DecodeConfig) -> Iterator[str]:
         with collect_warnings() as warnings:

@@ -201,15 +201,13 @@ class MaskPredict(TextPairs):
         rows = read_lines(lines, first_line, self._encode_source)
         blank = self.source_frame.size()
         sources = {i: row for i, row in enumerate(rows, first_line) if len(row) > blank}
+        batch = PaddedBatch(_Request([self.mask], 1, (0, 0)), self._arrays)
         outputs: dict[int, list[Prediction]] = {}
         for numbers in track(batched(sources, decode.batch_size), len(sources), "example"):
             read = [sources[number] for number in numbers]
-            lengths = self._batch.run(
-                functools.partial(self._likeliest_lengths, count=decode.beam_size),
-                params,
-                [_Request(source, 0, (0, 0)) for source in read],
-                decode.batch_size,
-            )
+            tried = [_Request(source, 0, (0, 0)) for source in read]
+            program = functools.partial(self._likeliest_lengths, count=decode.beam_size)
+            lengths = batch.run(program, params, tried, decode.batch_size)
             requests = [
                 _Request(source, int(length), (number, candidate))
                 for number, source, of_source in zip(numbers, read, lengths, strict=True)
@@ -217,7 +215,7 @@ class MaskPredict(TextPairs):
             ]
             program = functools.partial(self._fill, unmasking=unmasking, seed=decode.seed)
             for part in batched(requests, decode.batch_size):
-                filled = self._batch.run(program, params, part, decode.batch_size)
+                filled = batch.run(program, params, part, decode.batch_size)
                 for request, tokens, log_probs in zip(part, *filled, strict=True):
                     written = slice(1, 1 + request.length)
                     text = self.tokenizers.text("target").decode(tokens[written].tolist())
@@ -227,19 +225,12 @@ class MaskPredict(TextPairs):
             n_best = outputs.get(number, [Prediction("", 0.0)])
             yield sorted(n_best, key=lambda output: -output.score)[: decode.num_outputs]
 
-    @functools.cached_property
-    def _batch(self) -> PaddedBatch["_Request"]:
-        """Batches of sources, and targets that are all masks."""
-
-        def arrays(requests: Sequence[_Request]) -> dict[str, np.ndarray]:
-            start = self.specials.start
-            rows = [
-                {"source": r.source, "target": [start, *[self.mask] * r.length]} for r in requests
-            ]
-            keys = np.array([request.keys for request in requests], np.int32)
-            return {**padded_batch(rows), "keys": keys}
-
-        return PaddedBatch(_Request([self.mask], 1, (0, 0)), arrays)
+    def _arrays(self, requests: Sequence["_Request"]) -> dict[str, np.ndarray]:
+        """A batch of sources, and of targets that are all masks."""
+        start = self.specials.start
+        rows = [{"source": r.source, "target": [start, *[self.mask] * r.length]} for r in requests]
+        keys = np.array([request.keys for request in requests], np.int32)
+        return {**padded_batch(rows), "keys": keys}
 
     @platform.compiled_method(static_argnames="count")
     def _likeliest_lengths(self, params: Params, batch: Batch, count: int) -> jax.Array:

@@ -122,12 +122,9 @@ class TreeCodec:
         any word, because the words are given. None without a lookahead."""
         if not self.has_lookahead:
             return None
-        ids = range(self.symbols.vocab_size)
         read = self.symbols.id_of(READ)
-        return tuple(
-            read if piece.startswith(READ) else i
-            for i, piece in zip(ids, self.symbols.pieces(ids), strict=True)
-        )
+        pieces = self.symbols.pieces(range(self.symbols.vocab_size))
+        return tuple(read if piece.startswith(READ) else i for i, piece in enumerate(pieces))
 
     def encode(self, tree: Tree) -> list[int]:
         tokens = tree_to_tokens(tree)
