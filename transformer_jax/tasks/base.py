@@ -57,6 +57,10 @@ class BaseTask(Summarized):
     loss is that of the labels (`supervised`), and all metrics are those of the loss.
 
     Attributes:
+      models: classes of models that the task accepts.
+      vocab_sizes: {field of the model's config: side whose vocabulary has that size}.
+      length_fields: fields of the task, and of the section `data`: slots of a row.
+      sees_targets: whether a decoder that looks ahead would see what it should predict.
       features: those that `preprocess` returns, with `max_length` slots of a row each.
       decodes: False if outputs come from one pass of the model: then a validation scores them all.
       predictor: method of the model whose results the loss reads; "__call__" if that alone gives
@@ -67,6 +71,10 @@ class BaseTask(Summarized):
     tokenizers: Tokenizers
     max_length: int
     loss_options: LossOptions
+    models: ClassVar[Sequence[type[Any]]]
+    vocab_sizes: ClassVar[Mapping[str, str]] = {"vocab_size": "text"}
+    length_fields: ClassVar[Sequence[str]] = ("max_length",)
+    sees_targets: ClassVar[bool] = False
     features: ClassVar[Sequence[str]]
     read: ClassVar[Sequence[str]]
     supervised: Callable[[Batch], Supervised]
@@ -74,6 +82,25 @@ class BaseTask(Summarized):
     evaluates_by: ClassVar[Sequence[str]] = ()
     decodes: ClassVar[bool] = True
     predictor: ClassVar[str] = "unprojected"
+
+    @classmethod
+    def build(cls, parts: TaskParts, **fields: Any) -> Self:
+        """Makes the task of a run, with the fields that a subclass adds.
+
+        Raises:
+          ValueError: the model is none of `models`, embeddings are shared between vocabularies that
+            are not, or the positions do not reach the row length.
+        """
+        lengths = {name: getattr(parts.data, name) for name in cls.length_fields}
+        fields["model"] = cls.make_model(parts, max(lengths.values()))
+        fields |= {"tokenizers": parts.tokenizers, "loss_options": parts.loss}
+        return cls(**lengths, **fields)
+
+    @classmethod
+    def make_model(cls, parts: TaskParts, reach: int) -> Any:
+        """Makes the model, whose longest row has `reach` tokens."""
+        sizes = {name: parts.vocab_sizes[side] for name, side in cls.vocab_sizes.items()}
+        return parts.make_model(*cls.models, reach=reach, sees_targets=cls.sees_targets, **sizes)
 
     def summary(self) -> Mapping[str, Any]:
         """The model, the vocabularies and the length of a row."""
@@ -164,42 +191,14 @@ class TextTask(BaseTask):
       tokenizers: tokenizers of the side "text", and of others that a subclass has.
       max_length: slots of a row.
       loss_options: settings of the training loss.
-      size_fields: fields of the model's config with the size of the vocabulary.
-      sees_targets: whether a decoder that looks ahead would see what it should predict.
     """
 
     model: Any
     tokenizers: Tokenizers
     max_length: int
     loss_options: LossOptions
-    models: ClassVar[Sequence[type[Any]]]
-    size_fields: ClassVar[Sequence[str]] = ("vocab_size",)
-    sees_targets: ClassVar[bool] = False
     read: ClassVar[Sequence[str]] = ("text",)
     best_by: ClassVar[str] = "-loss"
-
-    @classmethod
-    def build(cls, parts: TaskParts, **fields: Any) -> Self:
-        """Makes the task of a run, with the fields that a subclass adds.
-
-        Raises:
-          ValueError: the model is none of `models`, or its positions do not reach the row length.
-        """
-        return cls(
-            model=cls.make_model(parts),
-            tokenizers=parts.tokenizers,
-            max_length=parts.data.max_length,
-            loss_options=parts.loss,
-            **fields,
-        )
-
-    @classmethod
-    def make_model(cls, parts: TaskParts) -> Any:
-        vocab_sizes = dict.fromkeys(cls.size_fields, parts.vocab_sizes["text"])
-        reach = parts.data.max_length
-        return parts.make_model(
-            *cls.models, reach=reach, sees_targets=cls.sees_targets, **vocab_sizes
-        )
 
 
 class ScoringTask(BaseTask):
@@ -335,38 +334,18 @@ class Seq2SeqTask(ScoringTask):
     max_source_length: int
     max_target_length: int
     loss_options: LossOptions
+    models: ClassVar[Sequence[type[Any]]] = (Seq2Seq,)
+    vocab_sizes: ClassVar[Mapping[str, str]] = {
+        "source_vocab_size": "source",
+        "target_vocab_size": "target",
+    }
+    length_fields: ClassVar[Sequence[str]] = ("max_source_length", "max_target_length")
+    sees_targets: ClassVar[bool] = True
     read: ClassVar[Sequence[str]] = ("source", "target")
-    models: ClassVar[type[Any]] = Seq2Seq
-    writes_in_order: ClassVar[bool] = True
-    """Whether a target token is predicted from those before it alone."""
 
     @property
     def lengths(self) -> dict[str, int]:
         return {"source": self.max_source_length, "target": self.max_target_length}
-
-    @classmethod
-    def build(cls, parts: TaskParts, **fields: Any) -> Self:
-        """Makes the task of a run, with the fields that a subclass adds.
-
-        Raises:
-          ValueError: the model is no encoder-decoder, embeddings are shared between vocabularies
-            that are not, or the positions do not reach the row length.
-        """
-        data = parts.data
-        return cls(
-            model=parts.make_model(
-                cls.models,
-                sees_targets=cls.writes_in_order,
-                reach=max(data.max_source_length, data.max_target_length),
-                source_vocab_size=parts.vocab_sizes["source"],
-                target_vocab_size=parts.vocab_sizes["target"],
-            ),
-            tokenizers=parts.tokenizers,
-            max_source_length=data.max_source_length,
-            max_target_length=data.max_target_length,
-            loss_options=parts.loss,
-            **fields,
-        )
 
     def encode_pair(self, pair: Mapping[str, str]) -> dict[str, list[int]]:
         """Tokens of both sides, with special tokens."""
@@ -424,7 +403,9 @@ class LabelingTask(TextTask):
 
     models: ClassVar[Sequence[type[Any]]] = BODIES
     # Both stacks of an encoder-decoder read the text; other bodies read `vocab_size` alone.
-    size_fields: ClassVar[Sequence[str]] = ("vocab_size", "source_vocab_size", "target_vocab_size")
+    vocab_sizes: ClassVar[Mapping[str, str]] = dict.fromkeys(
+        ("vocab_size", "source_vocab_size", "target_vocab_size"), "text"
+    )
     head: ClassVar[type[Any]]
     label_side: ClassVar[str]
     predictor: ClassVar[str] = "__call__"
@@ -433,8 +414,10 @@ class LabelingTask(TextTask):
     decodes: ClassVar[bool] = False
 
     @classmethod
-    def make_model(cls, parts: TaskParts) -> Any:
-        return cls.head(super().make_model(parts), num_classes=parts.vocab_sizes[cls.label_side])
+    def make_model(cls, parts: TaskParts, reach: int) -> Any:
+        return cls.head(
+            super().make_model(parts, reach), num_classes=parts.vocab_sizes[cls.label_side]
+        )
 
     @platform.compiled_method()
     def probabilities(self, params: Params, batch: Batch) -> jax.Array:

@@ -53,8 +53,8 @@ class MaskPredict(TextPairs):
     logits this prediction has the place of the target's first token, the start token.
     """
 
-    models: ClassVar[type[Any]] = EncoderDecoder
-    writes_in_order: ClassVar[bool] = False
+    models: ClassVar[Sequence[type[Any]]] = (EncoderDecoder,)
+    sees_targets: ClassVar[bool] = False
     evaluates_by: ClassVar[Sequence[str]] = (
         *("search", "beam_size", "temperature", "seed", "batch_size"),
     )
