@@ -130,32 +130,26 @@ class BaseTask(Summarized):
 
     def loss(self, params: Params, batch: Batch, rng: jax.Array | None, frozen: Frozen) -> LossSums:
         """Returns the sums of the training loss over the labels that count."""
-        supervised = self.supervised(batch)
-        token_losses = self.token_losses(params, batch, supervised, rng, frozen)
-        return packed_loss(batch, self.read, token_losses, supervised.counted)
+        token_losses, counted = self.token_losses(params, batch, rng, frozen)
+        return packed_loss(batch, self.read, token_losses, counted)
 
     def token_losses(
-        self,
-        params: Params,
-        batch: Batch,
-        supervised: Supervised,
-        rng: jax.Array | None,
-        frozen: Frozen,
-    ) -> TokenLosses:
+        self, params: Params, batch: Batch, rng: jax.Array | None, frozen: Frozen
+    ) -> tuple[TokenLosses, jax.Array]:
         """Losses of all labels, [B, M] each: in training with R-Drop or a teacher, if the options
-        have them."""
+        have them. Also returns which labels count."""
         options = self.loss_options
-        inputs, labels, _ = supervised
+        inputs, labels, counted = self.supervised(batch)
         predict = functools.partial(apply_model, self.model, params, rng=rng, method=self.predictor)
         if rng is not None and options.r_drop:
-            return r_drop_losses(predict, inputs, labels, options)
+            return r_drop_losses(predict, inputs, labels, options), counted
         predicted = predict(*inputs)
         loss = options.token_loss
         if rng is None or options.teacher is None:
-            return loss.of(predicted, labels, exact=rng is None)
+            return loss.of(predicted, labels, exact=rng is None), counted
         assert isinstance(loss, Distillation)
         taught = options.teacher.predictions(frozen["teacher"], batch, inputs, self.predictor)
-        return loss.of_taught(predicted, taught, labels)
+        return loss.of_taught(predicted, taught, labels), counted
 
     @platform.compiled_method()
     def scores(self, params: Params, batch: Batch) -> tuple[jax.Array, jax.Array]:

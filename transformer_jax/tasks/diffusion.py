@@ -121,7 +121,7 @@ class MaskedDiffusion(DocumentTask, TextTask, ScoringTask):
 
     def loss(self, params: Params, batch: Batch, rng: jax.Array | None, frozen: Frozen) -> LossSums:
         """Returns the weighted losses of the hidden tokens, over the tokens that they stand for."""
-        token_losses = self.token_losses(params, batch, self.supervised(batch), rng, frozen)
+        token_losses, _ = self.token_losses(params, batch, rng, frozen)
         weights = loss_weights(batch)
         num_tokens = batch["counts"].sum().astype(jnp.float32)
         sums = token_sums(token_losses, weights) | {"tokens": num_tokens}
