@@ -26,6 +26,10 @@ Pair = Mapping[str, Tokens]
 """Features of a pair: the tokens of "source" and "target", for example."""
 
 
+Program = Callable[[Any, Mapping[str, Any]], Any]
+"""Compiled (params, arrays) -> tree of arrays, all with the leading axis of rows."""
+
+
 @dataclasses.dataclass(frozen=True)
 class PaddedBatch[Row]:
     """Makes batches with a constant number of rows.
@@ -43,15 +47,8 @@ class PaddedBatch[Row]:
         fill = round_up_rows(batch_size, params) - len(rows)
         return place_like(params, self.to_arrays([*rows, *[self.filler] * fill]))
 
-    def run(
-        self,
-        program: Callable[[Any, Mapping[str, Any]], Any],
-        params: Any,
-        rows: Sequence[Row],
-        batch_size: int,
-    ) -> Any:
-        """Runs a compiled program, (params, arrays) -> tree of arrays with the leading axis of
-        rows, on at most `batch_size` rows. Returns NumPy arrays without padding rows."""
+    def run(self, program: Program, params: Any, rows: Sequence[Row], batch_size: int) -> Any:
+        """Runs a program on at most `batch_size` rows. Returns NumPy arrays without padding rows."""
         return unpad(program(params, self.place(params, rows, batch_size)), len(rows))
 
 
@@ -64,18 +61,15 @@ _TEXTS = PaddedBatch({"text": [0]}, padded_batch)
 
 
 def label_rows(
-    probabilities: Callable[[Any, Mapping[str, jax.Array]], jax.Array],
-    params: Any,
-    rows: Sequence[list[int]],
-    batch_size: int,
+    program: Program, params: Any, rows: Sequence[list[int]], batch_size: int
 ) -> list[np.ndarray]:
-    """Runs a compiled program, (params, batch with the feature "text") -> [B, ...], on texts, in
-    batches of similar length. Returns the result of each text, in order."""
+    """Runs a program, whose arrays are those of the feature "text", on texts in batches of similar
+    length. Returns the result of each text, in order."""
     results: dict[int, np.ndarray] = {}
     order = sorted(range(len(rows)), key=lambda i: len(rows[i]))
     for indices in track(batched(order, batch_size), len(order), "example"):
         texts = [{"text": rows[i]} for i in indices]
-        of_batch = _TEXTS.run(probabilities, params, texts, batch_size)
+        of_batch = _TEXTS.run(program, params, texts, batch_size)
         results |= zip(indices, of_batch, strict=True)
     return [results[i] for i in range(len(rows))]
 
@@ -107,11 +101,7 @@ def row_bytes(config: TransformerConfig, length: int) -> int:
 
 
 def score_pairs(
-    scores: Callable[[Any, Mapping[str, jax.Array]], tuple[jax.Array, jax.Array]],
-    params: Any,
-    pairs: Sequence[Pair],
-    batch_size: int,
-    config: TransformerConfig,
+    scores: Program, params: Any, pairs: Sequence[Pair], batch_size: int, config: TransformerConfig
 ) -> list[PairScore]:
     """Scores pairs in batches of similar length; returns the score of each, in order.
 
@@ -154,7 +144,7 @@ type WeightedRow = tuple[int, float, Pair]
 
 
 def weighted_scores(
-    scores: Callable[[Any, Mapping[str, jax.Array]], tuple[jax.Array, jax.Array]],
+    scores: Program,
     params: Any,
     rows: Sequence[WeightedRow],
     count: int,

@@ -119,11 +119,7 @@ class Classification(LabelingTask):
         yield from self._rank(params, [line.split("\t", 1) for line in lines], decode, first_line)
 
     def _rank(
-        self,
-        params: Params,
-        texts: Sequence[Sequence[str]],
-        decode: DecodeConfig,
-        first_line: int = 1,
+        self, params: Params, texts: list[list[str]], decode: DecodeConfig, first_line: int = 1
     ) -> Iterator[list[Prediction]]:
         rows = read_lines(texts, first_line, self.tokens)
         names = self.tokenizers.labels("label").names
