@@ -48,7 +48,7 @@ class PaddedBatch[Row]:
         return place_like(params, self.to_arrays([*rows, *[self.filler] * fill]))
 
     def run(self, program: Program, params: Any, rows: Sequence[Row], batch_size: int) -> Any:
-        """Runs a program on at most `batch_size` rows. Returns NumPy arrays without padding rows."""
+        """Runs a program on at most `batch_size` rows. Returns NumPy arrays without padding."""
         return unpad(program(params, self.place(params, rows, batch_size)), len(rows))
 
 

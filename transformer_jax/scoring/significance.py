@@ -9,7 +9,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from transformer_jax.scoring.text import require_pairs
+from transformer_jax.scoring import Score
+from transformer_jax.scoring.text import Texts, require_pairs
 
 _TRIALS = 1000
 _LEVEL = 0.05
@@ -50,9 +51,7 @@ class PairedScores(NamedTuple):
         return self.p < _LEVEL
 
 
-def translation_significance(
-    first: Sequence[str], second: Sequence[str], references: Sequence[str]
-) -> list[PairedScores]:
+def translation_significance(first: Texts, second: Texts, references: Texts) -> list[PairedScores]:
     """BLEU with and without case, chrF and TER of two systems by sacreBLEU's paired tests.
 
     Raises:
@@ -72,10 +71,10 @@ def translation_significance(
         metrics: dict[str, Any] = dict(zip(names, scores, strict=True))
         with _quiet("sacrebleu"):
             # Approximate randomization and bootstrap.
-            signatures, randomized = PairedTest(
-                systems, metrics, [list(references)], "ar", _TRIALS
-            )()
-            _, resampled = PairedTest(systems, metrics, [list(references)], "bs", _TRIALS)()
+            (signatures, randomized), (_, resampled) = (
+                PairedTest(systems, metrics, [list(references)], kind, _TRIALS)()
+                for kind in ("ar", "bs")
+            )
         for name, label in zip(names, signatures, strict=True):
             normalize: Callable[[str], str] = str.lower if name in _IGNORE_CASE else str
             num_different = sum(map(operator.ne, map(normalize, first), map(normalize, second)))
@@ -158,11 +157,7 @@ def _quiet(name: str) -> Iterator[None]:
 
 
 def compare_outputs(
-    metric: str,
-    score: Callable[..., dict[str, Any]],
-    first: Sequence[str],
-    second: Sequence[str],
-    references: Sequence[str],
+    metric: str, score: Score, first: Texts, second: Texts, references: Texts
 ) -> list[PairedScores]:
     """Paired tests of an entry of `scoring.METRICS`, or of another corpus score with its name."""
     if any(metric in names for names in _SACREBLEU):

@@ -10,6 +10,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import ArrayLike
 from scipy import stats
 
 from transformer_jax.scoring import lower_is_better
@@ -195,12 +196,7 @@ def _permutation_interval(first: np.ndarray, second: np.ndarray) -> tuple[float,
     return bound(-1), bound(1)
 
 
-def permutation_p(
-    first: Sequence[float] | np.ndarray,
-    second: Sequence[float] | np.ndarray,
-    *,
-    paired: bool = False,
-) -> float:
+def permutation_p(first: ArrayLike, second: ArrayLike, *, paired: bool = False) -> float:
     """Two-sided p-value of the permutation test of the means, exact for few seeds; of ranks if a
     value is infinite.
 
@@ -211,7 +207,7 @@ def permutation_p(
     samples = np.asarray(second, float), np.asarray(first, float)
     together = np.concatenate(samples)
     if not np.isfinite(together).all():
-        samples = tuple(np.split(stats.rankdata(together), [len(second)]))
+        samples = tuple(np.split(stats.rankdata(together), [len(samples[0])]))
     result = stats.permutation_test(
         samples,
         lambda b, a, axis: b.mean(axis) - a.mean(axis),
