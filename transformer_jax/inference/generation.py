@@ -159,7 +159,10 @@ class TokenGenerator:
                 yield
                 if length == room or all(output.ended for output in outputs):
                     break
-                samples = self._mark_ended(samples, outputs)
+                ended = np.ones(len(samples.ended), bool)
+                ended[: len(outputs)] = [output.ended for output in outputs]
+                ended = jax.device_put(ended, samples.ended.sharding)
+                samples = dataclasses.replace(samples, ended=ended)
                 length = min(length + CHUNK, room)
                 samples = self.extend(params, samples, search, length, constraint)
             if isinstance(self.model, draft.DraftedModel):
@@ -224,12 +227,6 @@ class TokenGenerator:
                 if complete is not None:
                     del output.tokens[complete:], output.log_probs[complete:]
         return length
-
-    def _mark_ended(self, samples: Samples, outputs: Sequence[Output]) -> Samples:
-        rows = len(samples.ended)
-        ended = np.ones(rows, bool)
-        ended[: len(outputs)] = [output.ended for output in outputs]
-        return dataclasses.replace(samples, ended=jax.device_put(ended, samples.ended.sharding))
 
     @platform.compiled_method(searches=True, static_argnames=("search", "constraint", "slots"))
     def begin(
