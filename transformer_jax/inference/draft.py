@@ -21,6 +21,7 @@ from transformer_jax.models import apply_method
 from transformer_jax.models.patches import WrappedModel
 from transformer_jax.nn.cache import state_bytes
 from transformer_jax.nn.positions import check_num_positions
+from transformer_jax.tokenization import SpecialTokens
 
 LOOKUP = "lookup"
 """The value of `decode.draft` that proposes what followed the same tokens before."""
@@ -204,7 +205,7 @@ def method_of(search: Any, name: str) -> str:
 
 
 def decode_step_of(
-    model: Any, params: Any, search: Any, constraint: Constraint | None, banned_id: int
+    model: Any, params: Any, search: Any, constraint: Constraint | None, specials: SpecialTokens
 ) -> DecodeStep:
     """The decode step of a model, with that of its draft if it has one, under a constraint."""
 
@@ -216,4 +217,4 @@ def decode_step_of(
         from transformer_jax.decoding.speculative import DraftedStep
 
         step = DraftedStep(step, step_by("draft_step"))
-    return constrained(step, constraint, banned_id) if constraint else step
+    return constrained(step, constraint, specials.banned[0]) if constraint else step

@@ -269,8 +269,7 @@ class TokenGenerator:
         constraint: Constraint | None = None,
     ) -> Samples:
         """Samples of a length. The memory of the given ones is reused."""
-        banned_id = self.specials.banned[0]
-        step = draft.decode_step_of(self.model, params, search, constraint, banned_id)
+        step = draft.decode_step_of(self.model, params, search, constraint, self.specials)
         return search.extend(samples, step, (), length)
 
     def texts(

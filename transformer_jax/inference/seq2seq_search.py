@@ -353,8 +353,8 @@ class Seq2SeqSearch:
 
     def _step(self, params: Any, decode: DecodeConfig) -> DecodeStep:
         search = self._search(decode)
-        banned_id = self.specials.banned[0]
-        return draft.decode_step_of(self.model, params, search, self._constraint(decode), banned_id)
+        constraint = self._constraint(decode)
+        return draft.decode_step_of(self.model, params, search, constraint, self.specials)
 
 
 def refilled(
