@@ -14,7 +14,7 @@ import sys
 import time
 
 import transformer_jax as tj
-from transformer_jax.inference.generation import Output, TokenGenerator
+from transformer_jax.inference.generation import Output, TokenGenerator, UncachedModel
 from transformer_jax.runs.config import read_settings
 
 
@@ -34,8 +34,8 @@ def main() -> int:
     lengths = [1 + i * context // args.prompts for i in range(args.prompts)]
     prompts = [[specials.first, *tokens[:length]] for length in lengths]
     seconds, drawn = {}, {}
-    for name, use_cache in (("cached", True), ("uncached", False)):
-        engine = TokenGenerator(run.model, context, specials, use_cache)
+    for name, model in (("cached", run.model), ("uncached", UncachedModel(run.model))):
+        engine = TokenGenerator(model, context, specials)
         for _ in range(2):  # the first run compiles
             start = time.perf_counter()
             outputs = [Output(prompt, i, 0) for i, prompt in enumerate(prompts)]

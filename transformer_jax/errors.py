@@ -5,7 +5,9 @@ Messages quote texts of others: names of files and tensors, addresses, replies o
 `escape_controls` makes them safe to print.
 """
 
+import contextlib
 import re
+from collections.abc import Iterator
 
 RESUMABLE = 75
 """Exit status of a run that the same command resumes: EX_TEMPFAIL of sysexits."""
@@ -42,6 +44,15 @@ class UserError(Exception):
     def _render_traceback_(self) -> list[str]:
         """Lines that IPython shows in place of a traceback."""
         return [f"{type(self).__name__}: {self}"]
+
+
+@contextlib.contextmanager
+def user_errors(place: str, advice: str = "") -> Iterator[None]:
+    """Turns a ValueError of the block into a UserError that says where it is."""
+    try:
+        yield
+    except ValueError as error:
+        raise UserError(f"{place}: {error}{advice}") from error
 
 
 def reason_of(error: BaseException) -> str:

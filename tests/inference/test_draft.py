@@ -32,10 +32,9 @@ def pair(random_params):
     return models, each
 
 
-def generate(model, params, decode, prompts=PROMPTS, complete_length=lambda output: None):
+def generate(model, params, decode, prompts=PROMPTS, kind=TokenGenerator):
     outputs = [Output(prompt, i, 0) for i, prompt in enumerate(prompts)]
-    generator = TokenGenerator(model, CONTEXT, DEFAULT_SPECIALS)
-    for _ in generator.generate(params, outputs, decode, complete_length):
+    for _ in kind(model, CONTEXT, DEFAULT_SPECIALS).generate(params, outputs, decode):
         pass
     return outputs
 
@@ -64,14 +63,15 @@ def test_samples_end_at_a_complete_text_and_depend_on_their_numbers_alone(pair):
     (model, _), (params, _) = pair
     drafted, both = DraftedModel(model, model, 3), Drafted(params, params)
 
-    def five_tokens(output):
-        return 5 if len(output.tokens) >= 5 else None
+    class FiveTokens(TokenGenerator):
+        def complete_length(self, output, stops):
+            return 5 if len(output.tokens) >= 5 else None
 
     decode = DecodeConfig(temperature=1.0, max_extra_length=30, seed=5)
     found = generate(drafted, both, decode)
     assert drafted.acceptance > 0.5
     beside_others = [[EOS, 9], PROMPTS[1], [EOS, 8, 4]]
-    again = generate(drafted, both, decode, beside_others, five_tokens)
+    again = generate(drafted, both, decode, beside_others, FiveTokens)
     assert again[1].tokens == found[1].tokens[: len(again[1].tokens)]
     assert len(again[1].tokens) == min(5, len(found[1].tokens))
 

@@ -15,7 +15,7 @@ from tests.refusals import assert_refused
 from transformer_jax.decoding import Sampler
 from transformer_jax.errors import UserError
 from transformer_jax.inference.config import CONSTRAINTS, SEARCHES, DecodeConfig
-from transformer_jax.inference.generation import Output, TokenGenerator
+from transformer_jax.inference.generation import Output, TokenGenerator, UncachedModel
 from transformer_jax.models.decoder_only import DecoderOnly
 from transformer_jax.tokenization import SymbolTokenizer
 from transformer_jax.tokenization.specials import BOS, DEFAULT_SPECIALS, EOS, PAD, UNK
@@ -42,9 +42,9 @@ def params(model, random_params):
     return {**params, "embedding": {"table": table * (np.arange(12) != EOS)[:, None]}}
 
 
-def generated(generator, params, prompts, decode, first=0, **options):
+def generated(generator, params, prompts, decode, first=0):
     outputs = [Output(prompt, first + i, 0) for i, prompt in enumerate(prompts)]
-    for _ in generator.generate(params, outputs, decode, **options):
+    for _ in generator.generate(params, outputs, decode):
         pass
     return outputs
 
@@ -52,7 +52,8 @@ def generated(generator, params, prompts, decode, first=0, **options):
 @pytest.fixture(scope="module")
 def draw(model, params):
     engines = {
-        cached: TokenGenerator(model, CONTEXT, DEFAULT_SPECIALS, cached) for cached in (True, False)
+        cached: TokenGenerator(decoder, CONTEXT, DEFAULT_SPECIALS)
+        for cached, decoder in ((True, model), (False, UncachedModel(model)))
     }
     return lambda prompts, decode, cached=True, **options: generated(
         engines[cached], params, prompts, decode, **options
@@ -115,13 +116,14 @@ def test_generation_equals_the_reference(draw, logits_of, decode, cached):
 
 
 @pytest.mark.parametrize("count", [1, 4])
-def test_a_complete_output_is_not_extended(draw, count):
+def test_a_complete_output_is_not_extended(draw, model, params, count):
     """Tokens after the one that completes it are dropped, with their probabilities."""
 
-    def needed(output):
-        return count if output.number == 1 and len(output.tokens) >= count else None
+    class Completing(TokenGenerator):
+        def complete_length(self, output, stops):
+            return count if output.number == 1 and len(output.tokens) >= count else None
 
-    outputs = draw(PROMPTS, SAMPLED, complete_length=needed)
+    outputs = generated(Completing(model, CONTEXT, DEFAULT_SPECIALS), params, PROMPTS, SAMPLED)
     whole = draw(PROMPTS, SAMPLED)
     assert [outputs[i].tokens for i in (0, 2)] == [whole[i].tokens for i in (0, 2)]
     assert outputs[1].tokens == whole[1].tokens[:count]

@@ -19,6 +19,7 @@ from transformer_jax.runs import build
 from transformer_jax.runs.config import read_settings
 from transformer_jax.runs.settings import DEFAULTS
 from transformer_jax.tokenization.specials import BOS, EOS, PAD, Frame
+from transformer_jax.tools.benchmark import EndlessModel
 
 SOURCES = [[7, 8, 9, EOS], [5, EOS]]
 REQUESTS = [Request(source) for source in SOURCES]
@@ -55,7 +56,8 @@ def test_the_length_limit_depends_on_each_source(task, params):
     arrays = {"source": [[7, 8, 9, EOS], [5, EOS, PAD, PAD]], "source_lengths": [4, 2]}
     arrays |= {"prompt": [[BOS]] * 2, "prompt_lengths": [1, 1], "limits": [6, 2], "numbers": [0, 1]}
     arrays = {name: np.array(rows) for name, rows in arrays.items()}
-    found = task.search.compiled(params, arrays, decode, 6, may_end=False)
+    endless = dataclasses.replace(task.search, model=EndlessModel(task.model, EOS))
+    found = endless.compiled(params, arrays, decode, 6)
     assert (found.tokens != PAD).sum(axis=-1)[:, 0].tolist() == [6, 2]
     assert not (found.tokens == EOS).any()
 

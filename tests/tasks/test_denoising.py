@@ -12,7 +12,9 @@ import pytest
 from tests.refusals import assert_refused
 from tests.tasks import compiled
 from transformer_jax.data.batches.pipeline import eval_batches, train_batches
+from transformer_jax.errors import UserError
 from transformer_jax.inference.config import DecodeConfig
+from transformer_jax.inference.generation import UncachedModel
 from transformer_jax.models import apply_model
 from transformer_jax.tasks.corruptions import SourceTarget
 from transformer_jax.tasks.denoising import whole_text
@@ -112,7 +114,7 @@ def test_cached_steps_after_a_prefix_equal_the_full_pass(build, random_params):
     params = random_params(task)
     decode = DecodeConfig(temperature=1.0, max_extra_length=8, batch_size=4)
     lines = ["the old man", "a dog sees"]
-    plain = dataclasses.replace(task.token_generator, use_cache=False)
+    plain = dataclasses.replace(task.token_generator, model=UncachedModel(task.model))
     cached = [o[0] for o in task.predict(params, lines, decode)]
     vars(task)["token_generator"] = plain
     full = [o[0] for o in task.predict(params, lines, decode)]
@@ -166,7 +168,7 @@ def test_pairs_fill_the_blanks_of_a_line(build, random_params, tokenizers):
 def test_short_names_of_two_objectives(build):
     assert type(build("causal", DECODER)) is LanguageModeling
     masked = build("masked", {"model.architecture": "encoder_only", "task.mask_rate": 0.3})
-    assert type(masked) is MaskedLanguageModeling and masked.mask_rate == 0.3
+    assert type(masked) is MaskedLanguageModeling and masked.config.mask_rate == 0.3
 
 
 def test_a_prefix_ends_with_the_start_token_alone(build):
@@ -184,6 +186,14 @@ def test_the_end_of_a_document_is_not_part_of_its_text():
     window = {"input": np.array([1, 5, 6, 7]), "target": np.array([5, 6, 7, 1])}
     assert whole_text(window, end=1).tolist() == [5, 6, 7]
     assert whole_text({key: ids[:2] for key, ids in window.items()}, end=6).tolist() == [5, 6]
+
+
+@pytest.mark.parametrize("objective", ["diffusion", "infilling"])
+def test_a_tokenizer_without_a_mask_is_refused(task_with, tokenizers_of, objective):
+    models = {"diffusion": "encoder_only", "infilling": "encoder_decoder"}
+    changes = {"task.objective": objective, "model.architecture": models[objective]}
+    with pytest.raises(UserError, match="asks for a tokenizer with .MASK."):
+        task_with(tokenizers_of("char"), "denoising", changes)
 
 
 def test_what_an_objective_cannot_have_is_refused_by_name(build, task_with, tokenizers):

@@ -45,26 +45,15 @@ def length_penalty(length: Lengths, alpha: float) -> Penalties:
     return ((5.0 + length) / 6.0) ** alpha
 
 
-@dataclasses.dataclass(frozen=True)
-class LengthPenalty:
-    """A way to compare outputs of different lengths.
-
-    Attributes:
-      divisor: (lengths, alpha) -> divisors of log P.
-      cut_compete: True: outputs cut at the length limit are ranked with the finished ones by score.
-        False: they rank after all finished ones.
-    """
-
-    divisor: Callable[[Lengths, float], Penalties]
-    cut_compete: bool = False
-
-
-LENGTH_PENALTIES = {
-    "gnmt": LengthPenalty(length_penalty),
-    "power": LengthPenalty(lambda length, alpha: (1.0 * length) ** alpha, cut_compete=True),
+LENGTH_PENALTIES: dict[str, Callable[[Lengths, float], Penalties]] = {
+    "gnmt": length_penalty,
+    "power": lambda length, alpha: (1.0 * length) ** alpha,
 }
-"""Values of `decode.length_penalty`: the paper's, and the one of transformers, length^alpha. With
-alpha = 1 that makes a score the mean log P of the output's tokens."""
+"""Divisors of log P by value of `decode.length_penalty`: the paper's, and that of transformers,
+length^alpha. With alpha = 1 that makes a score the mean log P of the output's tokens.
+
+With "power", outputs cut at the length limit are ranked with the finished ones by score, otherwise
+after all of them."""
 
 
 @jax.tree_util.register_dataclass
@@ -81,8 +70,7 @@ class SearchSettings:
         search = self.search
         if search.num_forced:
             lengths = lengths + search.num_forced
-        divisor = LENGTH_PENALTIES[search.length_penalty].divisor
-        return jnp.asarray(divisor(lengths, search.alpha))
+        return jnp.asarray(LENGTH_PENALTIES[search.length_penalty](lengths, search.alpha))
 
 
 @jax.tree_util.register_dataclass
@@ -138,8 +126,8 @@ class BeamSearch:
         `jax.jit`.
 
         The length in a score counts EOS. Finished hypotheses come first, unless the length penalty
-        has `cut_compete`; the best hypotheses cut at the limit fill the places that are left. A
-        sentence is done when no alive hypothesis can enter its result any more; with one beam, at
+        is "power"; the best hypotheses cut at the limit fill the places that are left. A sentence
+        is done when no alive hypothesis can enter its result any more; with one beam, at
         its first EOS.
         """
         searched = self.open(start, num_outputs=num_outputs, max_length=max_length)
@@ -344,12 +332,12 @@ def _is_done(
 
 def n_best(settings: SearchSettings, beams: Beams) -> Hypotheses:
     """Best hypotheses of each sentence: the finished ones, then those cut at the limit; or, with
-    `cut_compete`, the best of both. (With one beam, a finished output was not cut.) Scores are NaN
-    if logits were."""
+    the penalty "power", the best of both. (With one beam, a finished output was not cut.) Scores
+    are NaN if logits were."""
     search = settings.search
     cut_scores = beams.alive_log_probs / settings.penalty(settings.limits)[:, None]
     scores = jnp.concatenate([beams.finished_scores, cut_scores], axis=1)
-    if LENGTH_PENALTIES[search.length_penalty].cut_compete and search.beam_size > 1:
+    if search.length_penalty == "power" and search.beam_size > 1:
         order = lax.top_k(scores, settings.num_outputs)[1]
     else:
         num_finished = (beams.finished_scores > -jnp.inf).sum(axis=1, keepdims=True)

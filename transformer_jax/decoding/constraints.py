@@ -60,19 +60,14 @@ def start_under(
     tokens: Int[Array, "B W"],
     counts: Int[Array, " B"],
     banned_id: int,
-    before: State = None,
 ) -> Start:
-    """Start of a search under a constraint; `tokens` and `counts` as of `Constraint.begin`.
-
-    Args:
-      before: the constraint's state where outputs have outgrown their context (`Start.before`).
-    """
+    """Start of a search under a constraint; `tokens` and `counts` as of `Constraint.begin`."""
+    before = start.before
     if before is None:
         first = constraint.begin(tokens, counts, start.max_lengths)
     else:
-        samples = start.before
-        last = jnp.take_along_axis(samples.tokens, samples.lengths[:, None] - 1, axis=1)[:, 0]
-        first, _ = constraint.advance(before, last)
+        last = jnp.take_along_axis(before.tokens, before.lengths[:, None] - 1, axis=1)[:, 0]
+        first, _ = constraint.advance(before.state, last)
     logits = masked_logits(start.logits, constraint.allowed(first), banned_id)
     return dataclasses.replace(start, logits=logits, state=(start.state, first))
 

@@ -71,7 +71,7 @@ class Start:
       hidden: final hidden state of the token before the first, [B, D], for a search with
         `needs_hidden`.
       before: samples so far, where an output of a language model has outgrown the context and the
-        search begins again (`sampling.Samples`, without the model's state).
+        search begins again (`sampling.Samples`, whose state is that of the constraint, if any).
     """
 
     logits: Array

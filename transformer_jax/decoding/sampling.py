@@ -161,18 +161,12 @@ class Sampler:
         return self.outputs(self.run(first, decode_step, start.memory, 0))
 
     def open(self, start: Start, *, num_outputs: int, max_length: int) -> Samples:
-        def repeated(x: Array) -> Array:  # [B, ...] -> [N, ...]
-            return jnp.repeat(x, num_outputs, axis=0)
-
         keys = jax.vmap(lambda key: jax.random.split(key, num_outputs))(start.keys).reshape(-1)
-        start_of_samples = Start(
-            repeated(start.logits),
-            start.memory,
-            jax.tree.map(repeated, start.state),
-            repeated(start.max_lengths),
-            keys,
-            None if start.hidden is None else repeated(start.hidden),
+        # [B, ...] -> [N, ...], but for the memory
+        start_of_samples = jax.tree.map(
+            lambda x: jnp.repeat(x, num_outputs, axis=0), dataclasses.replace(start, memory=None)
         )
+        start_of_samples = dataclasses.replace(start_of_samples, memory=start.memory, keys=keys)
         first = self.begin(start_of_samples, max_length=max_length)
         return dataclasses.replace(first, num_outputs=num_outputs)
 

@@ -57,7 +57,10 @@ class Unmasking:
             is_hidden = tokens == mask
             step_keys = jax.vmap(jax.random.fold_in)(keys, jnp.full(len(keys), i))
             logits = logits_of(tokens).astype(jnp.float32).at[..., banned].set(-jnp.inf)
-            chosen = self._choose(logits, step_keys)
+            if self.temperature is None:
+                chosen = logits.argmax(axis=-1)
+            else:
+                chosen = jax.vmap(jax.random.categorical)(step_keys, logits / self.temperature)
             of_chosen = jnp.take_along_axis(jax.nn.log_softmax(logits), chosen[..., None], axis=2)
             tokens = jnp.where(is_hidden, chosen, tokens)
             log_probs = jnp.where(is_hidden, of_chosen[..., 0], log_probs)
@@ -76,8 +79,3 @@ class Unmasking:
             return jnp.where(hides, mask, tokens), jnp.where(hides, 0.0, log_probs)
 
         return jax.lax.fori_loop(0, self.steps, step, (tokens, jnp.zeros(tokens.shape)))
-
-    def _choose(self, logits: Float[Array, "B T V"], keys: Key[Array, " B"]) -> Tokens:
-        if self.temperature is None:
-            return logits.argmax(axis=-1)
-        return jax.vmap(jax.random.categorical)(keys, logits / self.temperature)

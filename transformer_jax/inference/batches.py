@@ -11,7 +11,7 @@ import jax
 import numpy as np
 
 from transformer_jax.data.batches.packing import Tokens, padded_batch
-from transformer_jax.errors import UserError
+from transformer_jax.errors import UserError, user_errors
 from transformer_jax.nn.config import TransformerConfig
 from transformer_jax.nn.positions import check_num_positions
 from transformer_jax.parallel import hosts
@@ -24,6 +24,10 @@ _MOST_BYTES = 1 << 31
 
 Pair = Mapping[str, Tokens]
 """Features of a pair: the tokens of "source" and "target", for example."""
+
+
+Program = Callable[[Any, Mapping[str, Any]], Any]
+"""Compiled (params, arrays) -> tree of arrays, all with the leading axis of rows."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,15 +47,8 @@ class PaddedBatch[Row]:
         fill = round_up_rows(batch_size, params) - len(rows)
         return place_like(params, self.to_arrays([*rows, *[self.filler] * fill]))
 
-    def run(
-        self,
-        program: Callable[[Any, Mapping[str, Any]], Any],
-        params: Any,
-        rows: Sequence[Row],
-        batch_size: int,
-    ) -> Any:
-        """Runs a compiled program, (params, arrays) -> tree of arrays with the leading axis of
-        rows, on at most `batch_size` rows. Returns NumPy arrays without padding rows."""
+    def run(self, program: Program, params: Any, rows: Sequence[Row], batch_size: int) -> Any:
+        """Runs a program on at most `batch_size` rows. Returns NumPy arrays without padding."""
         return unpad(program(params, self.place(params, rows, batch_size)), len(rows))
 
 
@@ -64,20 +61,24 @@ _TEXTS = PaddedBatch({"text": [0]}, padded_batch)
 
 
 def label_rows(
-    probabilities: Callable[[Any, Mapping[str, jax.Array]], jax.Array],
-    params: Any,
-    rows: Sequence[list[int]],
-    batch_size: int,
+    program: Program, params: Any, rows: Sequence[list[int]], batch_size: int
 ) -> list[np.ndarray]:
-    """Runs a compiled program, (params, batch with the feature "text") -> [B, ...], on texts, in
-    batches of similar length. Returns the result of each text, in order."""
+    """Runs a program, whose arrays are those of the feature "text", on texts in batches of similar
+    length. Returns the result of each text, in order."""
     results: dict[int, np.ndarray] = {}
     order = sorted(range(len(rows)), key=lambda i: len(rows[i]))
     for indices in track(batched(order, batch_size), len(order), "example"):
         texts = [{"text": rows[i]} for i in indices]
-        of_batch = _TEXTS.run(probabilities, params, texts, batch_size)
+        of_batch = _TEXTS.run(program, params, texts, batch_size)
         results |= zip(indices, of_batch, strict=True)
     return [results[i] for i in range(len(rows))]
+
+
+class Prediction(NamedTuple):
+    """An output and its score, higher is better."""
+
+    text: str
+    score: float
 
 
 class PairScore(NamedTuple):
@@ -100,11 +101,7 @@ def row_bytes(config: TransformerConfig, length: int) -> int:
 
 
 def score_pairs(
-    scores: Callable[[Any, Mapping[str, jax.Array]], tuple[jax.Array, jax.Array]],
-    params: Any,
-    pairs: Sequence[Pair],
-    batch_size: int,
-    config: TransformerConfig,
+    scores: Program, params: Any, pairs: Sequence[Pair], batch_size: int, config: TransformerConfig
 ) -> list[PairScore]:
     """Scores pairs in batches of similar length; returns the score of each, in order.
 
@@ -121,10 +118,8 @@ def score_pairs(
         {feature: [0] for pair in pairs[:1] for feature in pair}, padded_batch
     )
     lengths = [max(map(len, pair.values())) for pair in pairs]
-    try:
+    with user_errors("score"):
         check_num_positions(config, max(lengths, default=0))
-    except ValueError as error:
-        raise UserError(f"score: {error}") from error
     order = sorted(range(len(pairs)), key=lengths.__getitem__)
     while order:
         length = lengths[order[-1]]  # of those left, the longest first
@@ -149,7 +144,7 @@ type WeightedRow = tuple[int, float, Pair]
 
 
 def weighted_scores(
-    scores: Callable[[Any, Mapping[str, jax.Array]], tuple[jax.Array, jax.Array]],
+    scores: Program,
     params: Any,
     rows: Sequence[WeightedRow],
     count: int,
@@ -158,11 +153,11 @@ def weighted_scores(
 ) -> list[PairScore]:
     """Sums of the scores of rows for each of `count` pairs, such as a bound over its masks; other
     arguments and errors as of `score_pairs`."""
-    log_probs = [0.0] * count
-    is_greedy = [True] * count
+    sums = [PairScore(0.0, True)] * count
     scored = [row for _, _, row in rows]
     row_scores = score_pairs(scores, params, scored, batch_size, config)
-    for (number, weight, _), score in zip(rows, row_scores, strict=True):
-        log_probs[number] += weight * score.log_prob
-        is_greedy[number] &= score.is_greedy
-    return [PairScore(*values) for values in zip(log_probs, is_greedy, strict=True)]
+    for (number, weight, _), (log_prob, is_greedy) in zip(rows, row_scores, strict=True):
+        before = sums[number]
+        log_prob = before.log_prob + weight * log_prob
+        sums[number] = PairScore(log_prob, before.is_greedy and is_greedy)
+    return sums

@@ -291,16 +291,13 @@ SEARCH_FIELDS = tuple(
 )
 """Fields of the section `decode` that only some searches read."""
 
-TARGET_FIELDS = (
-    *(name for name in SEARCH_FIELDS if name != "repetition_penalty"),
+_OUTPUT_FIELDS = (
     *("search", "max_extra_length", "batch_size", "draft", "draft_length", "num_outputs"),
     "constraint",
 )
+
+TARGET_FIELDS = (*_OUTPUT_FIELDS, *(n for n in SEARCH_FIELDS if n != "repetition_penalty"))
 """Fields that a task on pairs reads to predict a target."""
 
-CONTINUATION_FIELDS = (
-    *(name for name in SEARCH_FIELDS if name != "alpha"),
-    *("search", "max_extra_length", "stop", "num_outputs", "batch_size", "draft", "draft_length"),
-    "constraint",
-)
+CONTINUATION_FIELDS = (*_OUTPUT_FIELDS, "stop", *(n for n in SEARCH_FIELDS if n != "alpha"))
 """Fields that a language model reads to continue a text."""

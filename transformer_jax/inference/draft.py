@@ -5,7 +5,7 @@ B inputs, N rows, T new tokens, P prompt, S slots, V vocabulary.
 """
 
 import dataclasses
-from collections.abc import Callable
+import functools
 from typing import Any, NamedTuple
 
 import jax
@@ -13,12 +13,15 @@ import jax.numpy as jnp
 from flax import struct
 from jaxtyping import Array, Float, Int
 
+from transformer_jax.decoding.constraints import Constraint, constrained
 from transformer_jax.decoding.interface import DecodeStep, Search, can_rewind
 from transformer_jax.decoding.sampling import Sampler
 from transformer_jax.errors import UserError
 from transformer_jax.models import apply_method
 from transformer_jax.models.patches import WrappedModel
 from transformer_jax.nn.cache import state_bytes
+from transformer_jax.nn.positions import check_num_positions
+from transformer_jax.tokenization import SpecialTokens
 
 LOOKUP = "lookup"
 """The value of `decode.draft` that proposes what followed the same tokens before."""
@@ -189,20 +192,29 @@ def searching(model: Any, search: Search) -> Search:
     return SpeculativeSampler(**vars(search), draft_length=model.length)
 
 
-def configs_of(model: Any) -> list[Any]:
-    """The config of a model, and that of its draft if it has one with parameters."""
-    parts = (model.model, model.draft) if isinstance(model, DraftedModel) else (model,)
-    return [part.config for part in parts if not isinstance(part, Lookup)]
+def check_positions(model: Any, length: int) -> None:
+    """Raises ValueError if a model, or its draft, has fewer positions than `length`."""
+    for part in (model.model, model.draft) if isinstance(model, DraftedModel) else (model,):
+        if not isinstance(part, Lookup):
+            check_num_positions(part.config, length)
+
+
+def method_of(search: Any, name: str) -> str:
+    """Name of the method that a search calls; it returns hidden states if the search needs them."""
+    return f"{name}_hidden" if getattr(search, "needs_hidden", False) else name
 
 
 def decode_step_of(
-    model: Any, step_by: Callable[[str], DecodeStep], needs_hidden: bool = False
+    model: Any, params: Any, search: Any, constraint: Constraint | None, specials: SpecialTokens
 ) -> DecodeStep:
-    """The decode step of a model, with that of its draft if it has one; `step_by` makes a decode
-    step from the name of a method. Only models without a draft have hidden states."""
-    step = step_by("decode_step_hidden" if needs_hidden else "decode_step")
-    if not isinstance(model, DraftedModel):
-        return step
-    from transformer_jax.decoding.speculative import DraftedStep
+    """The decode step of a model, with that of its draft if it has one, under a constraint."""
 
-    return DraftedStep(step, step_by("draft_step"))
+    def step_by(method: str) -> DecodeStep:
+        return functools.partial(apply_method, model, params, method)
+
+    step = step_by(method_of(search, "decode_step"))
+    if isinstance(model, DraftedModel):
+        from transformer_jax.decoding.speculative import DraftedStep
+
+        step = DraftedStep(step, step_by("draft_step"))
+    return constrained(step, constraint, specials.banned[0]) if constraint else step

@@ -8,7 +8,7 @@ import dataclasses
 import functools
 import math
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import batched
 from typing import Any
 
@@ -17,17 +17,18 @@ import jax.numpy as jnp
 import numpy as np
 
 from transformer_jax.data.batches.packing import LENGTH_STEP, pad_rows, row_lengths
-from transformer_jax.decoding.constraints import Constraint, constrained, start_under
-from transformer_jax.decoding.interface import Memory, Start, State, truncate_at_eos
+from transformer_jax.decoding.constraints import Constraint, start_under
+from transformer_jax.decoding.interface import Start, truncate_at_eos
 from transformer_jax.decoding.sampling import Samples, StepwiseSearch
-from transformer_jax.errors import NonFiniteError, UserError
-from transformer_jax.inference.batches import PaddedBatch
+from transformer_jax.errors import NonFiniteError, UserError, user_errors
+from transformer_jax.inference import draft
+from transformer_jax.inference.batches import PaddedBatch, Prediction
 from transformer_jax.inference.config import DecodeConfig, make_constraint
-from transformer_jax.inference.draft import DraftedModel, configs_of, decode_step_of, searching
 from transformer_jax.models import apply_method, apply_model
 from transformer_jax.models.decoder_only import DecoderOnly
-from transformer_jax.nn.positions import check_num_positions
+from transformer_jax.models.patches import WrappedModel
 from transformer_jax.parallel import hosts
+from transformer_jax.runtime import platform
 from transformer_jax.runtime.progress import track
 from transformer_jax.tokenization import SpecialTokens, Tokenizer
 
@@ -36,6 +37,29 @@ CHUNK = 16
 
 _SLOT_STEP = 128
 """Caches have a multiple of this number of slots, so that few shapes are compiled."""
+
+
+class UncachedModel(WrappedModel):
+    """A decoder-only model that computes the keys and values of all tokens at every step, for
+    comparison."""
+
+    def apply(self, variables: Any, *inputs: Any, method: Any = "__call__", **named: Any) -> Any:
+        if method == "prefill":
+            prompt, lengths, slots = inputs
+            rows = jnp.pad(prompt, ((0, 0), (0, slots - prompt.shape[1])))
+            return self._logits_after(variables, rows, lengths), (), (rows, lengths)
+        if method == "decode_step":
+            tokens, _, (rows, lengths) = inputs
+            rows = rows.at[jnp.arange(len(rows)), lengths].set(tokens)
+            return self._logits_after(variables, rows, lengths + 1), (rows, lengths + 1)
+        return self.model.apply(variables, *inputs, method=method, **named)
+
+    def _logits_after(self, variables: Any, rows: jax.Array, lengths: jax.Array) -> jax.Array:
+        """Logits [B, V] of the token after the first `lengths` tokens of each row."""
+        positions = jnp.broadcast_to(jnp.arange(rows.shape[1]), rows.shape)
+        segment_ids = (positions < lengths[:, None]).astype(jnp.int32)
+        logits = apply_model(self.model, variables["params"], rows, positions, segment_ids)
+        return jnp.take_along_axis(logits, lengths[:, None, None] - 1, axis=1)[:, 0]
 
 
 @dataclasses.dataclass
@@ -47,6 +71,7 @@ class Output:
         and these two numbers alone.
       log_probs: log-probability of each of these under the model, in nats.
       context: tokens that the model sees: the end of the prompt, and the output.
+      start: number of tokens that were in the context when it was last read as a prompt.
     """
 
     prompt: list[int]
@@ -56,6 +81,7 @@ class Output:
     log_probs: list[float] = dataclasses.field(default_factory=list)
     ended: bool = False
     context: list[int] = dataclasses.field(init=False)
+    start: int = 0
 
     def __post_init__(self) -> None:
         self.context = self.prompt
@@ -75,7 +101,6 @@ class TokenGenerator:
 
     Attributes:
       context: tokens that the model sees at once.
-      use_cache: False: recompute the keys and values of all tokens at every step, for comparison.
       tokenizer: of the outputs, for texts and `decode.constraint`; None: there is none.
       joins: True: an output continues the prompt's text, possibly within a word. False: it is a
         text of its own.
@@ -84,19 +109,15 @@ class TokenGenerator:
     model: DecoderOnly
     context: int
     specials: SpecialTokens
-    use_cache: bool = True
     tokenizer: Tokenizer | None = None
     joins: bool = True
 
     def search(self, decode: DecodeConfig) -> StepwiseSearch:
         """Makes the search. Raises UserError if it cannot pause every few tokens, such as
         beam search, or if the draft knows fewer positions than the model."""
-        try:
-            for config in configs_of(self.model):
-                check_num_positions(config, self.context)
-        except ValueError as error:
-            raise UserError(f"decode.draft: {error}; take another draft") from error
-        search = searching(self.model, decode.greedy_if_one_beam().make_search(self.specials))
+        with user_errors("decode.draft", "; take another draft"):
+            draft.check_positions(self.model, self.context)
+        search = draft.searching(self.model, decode.greedy_if_one_beam().make_search(self.specials))
         if not isinstance(search, StepwiseSearch):
             raise UserError(
                 "decode: language models generate token by token: set decode.temperature, or "
@@ -110,17 +131,9 @@ class TokenGenerator:
         return tokens if len(tokens) <= self.context else tokens[-(self.context // 2) :]
 
     def generate(
-        self,
-        params: Any,
-        outputs: Sequence[Output],
-        decode: DecodeConfig,
-        complete_length: Callable[[Output], int | None] = lambda output: None,
+        self, params: Any, outputs: Sequence[Output], decode: DecodeConfig
     ) -> Iterator[None]:
-        """Extends the outputs in place until all have ended; yields every few tokens.
-
-        `complete_length` gives the number of an output's tokens that complete it, if any; those
-        beyond it are dropped.
-        """
+        """Extends the outputs in place until all have ended; yields every few tokens."""
         search = self.search(decode)
         constraint = make_constraint(decode, self.tokenizer)
         drawn_before = 0
@@ -130,9 +143,9 @@ class TokenGenerator:
         while not all(output.ended for output in outputs):
             for output in outputs:
                 output.context = self.fit_context(output.context)
+                output.start = len(output.tokens)
             longest = max(len(output.context) for output in outputs if not output.ended)
             room = self.context + 1 - longest  # the last token is not read
-            before = [len(output.tokens) for output in outputs]
             to_arrays = functools.partial(self._arrays, decode=decode)
             batch = PaddedBatch(Output([self.specials.first], 0, 0, ended=True), to_arrays)
             # Rows, like prompts, are padded to a power of 2, so that few shapes are compiled.
@@ -142,26 +155,27 @@ class TokenGenerator:
                 params, arrays, search, decode.seed, drawn_before, slots, constraint, before_move
             )
             while True:
-                length = self._read(samples, outputs, before, decode, complete_length)
+                length = self._read(samples, outputs, decode)
                 yield
                 if length == room or all(output.ended for output in outputs):
                     break
-                samples = self._mark_ended(samples, outputs)
+                ended = np.ones(len(samples.ended), bool)
+                ended[: len(outputs)] = [output.ended for output in outputs]
+                ended = jax.device_put(ended, samples.ended.sharding)
+                samples = dataclasses.replace(samples, ended=ended)
                 length = min(length + CHUNK, room)
                 samples = self.extend(params, samples, search, length, constraint)
-            if isinstance(self.model, DraftedModel):
-                pairs = zip(outputs, before, strict=True)
-                num_new = [len(output.tokens) - count for output, count in pairs]
+            if isinstance(self.model, draft.DraftedModel):
                 num_steps = hosts.to_host(samples.num_steps)[: len(outputs)]
                 # The first token is found by `begin`.
-                num_later = sum(max(0, number - 1) for number in num_new)
+                num_later = sum(max(0, len(o.tokens) - o.start - 1) for o in outputs)
                 self.model.record(num_later, int(num_steps.sum()))
             drawn_before += length  # no random key is used twice
             if constraint or samples.search_state is not None:
                 of_constraint = samples.state[1] if constraint else None
-                before_move = dataclasses.replace(samples, state=None), of_constraint
-            for output, count in zip(outputs, before, strict=True):
-                output.context = [*output.context, *output.tokens[count:]]
+                before_move = dataclasses.replace(samples, state=of_constraint)
+            for output in outputs:
+                output.context = [*output.context, *output.tokens[output.start :]]
 
     def _arrays(self, outputs: Sequence[Output], decode: DecodeConfig) -> dict[str, np.ndarray]:
         contexts = [output.context for output in outputs]
@@ -190,58 +204,32 @@ class TokenGenerator:
         needed = prompt_length + decode.max_extra_length
         return min(self.context, -(-needed // _SLOT_STEP) * _SLOT_STEP)
 
-    def _read(
-        self,
-        samples: Samples,
-        outputs: Sequence[Output],
-        before: Sequence[int],
-        decode: DecodeConfig,
-        complete_length: Callable[[Output], int | None],
-    ) -> int:
-        """Copies new tokens into the outputs, whose lengths were `before`. Returns the number of
-        new tokens of an output that has not ended."""
+    def _read(self, samples: Samples, outputs: Sequence[Output], decode: DecodeConfig) -> int:
+        """Copies new tokens into the outputs. Returns how many an output has that has not ended."""
         lengths, tokens, log_probs, ended = hosts.to_host(
             (samples.lengths, samples.tokens, samples.log_probs, samples.ended)
         )
         length = int(lengths.max())
-        for i, (output, count) in enumerate(zip(outputs, before, strict=True)):
+        for i, output in enumerate(outputs):
             if not output.ended:
-                drawn = tokens[i, : min(length, decode.max_extra_length - count)].tolist()
-                new_tokens = self._up_to_an_end(drawn)
-                output.tokens[count:] = new_tokens
-                output.log_probs[count:] = log_probs[i, : len(output.tokens) - count].tolist()
+                start = output.start
+                new_tokens = tokens[i, : min(length, decode.max_extra_length - start)].tolist()
+                # The search itself stops at `eos` alone.
+                for end in (self.specials.eos, *self.specials.ends):
+                    new_tokens = truncate_at_eos(new_tokens, end)
+                output.tokens[start:] = new_tokens
+                output.log_probs[start:] = log_probs[i, : len(new_tokens)].tolist()
                 if math.isnan(output.log_prob):
                     raise NonFiniteError
-                complete = complete_length(output)
+                complete = self.complete_length(output, decode.stop_texts)
                 has_end = bool(new_tokens) and new_tokens[-1] in self.specials.ends
                 output.ended = bool(ended[i]) or has_end or complete is not None
                 if complete is not None:
                     del output.tokens[complete:], output.log_probs[complete:]
         return length
 
-    def _up_to_an_end(self, tokens: list[int]) -> list[int]:
-        """Tokens up to the first that ends an output. The search itself stops at `eos` alone."""
-        for end in (self.specials.eos, *self.specials.ends):
-            tokens = truncate_at_eos(tokens, end)
-        return tokens
-
-    def _mark_ended(self, samples: Samples, outputs: Sequence[Output]) -> Samples:
-        rows = len(samples.ended)
-        ended = np.ones(rows, bool)
-        ended[: len(outputs)] = [output.ended for output in outputs]
-        return dataclasses.replace(samples, ended=jax.device_put(ended, samples.ended.sharding))
-
-    @functools.cached_property
-    def begin(self) -> Callable[..., Samples]:
-        """Compiled `_begin`: `Samples` with the first token."""
-        return jax.jit(self._begin, static_argnames=("search", "constraint", "slots"))
-
-    @functools.cached_property
-    def extend(self) -> Callable[..., Samples]:
-        """Compiled `_extend`: `Samples` of a length. The memory of the given samples is reused."""
-        return jax.jit(self._extend, static_argnames=("search", "constraint"), donate_argnums=1)
-
-    def _begin(
+    @platform.compiled_method(searches=True, static_argnames=("search", "constraint", "slots"))
+    def begin(
         self,
         params: Any,
         arrays: Mapping[str, jax.Array],
@@ -250,26 +238,29 @@ class TokenGenerator:
         drawn: jax.Array,
         slots: int,
         constraint: Constraint | None = None,
-        before_move: tuple[Samples, State] | None = None,
+        before_move: Samples | None = None,
     ) -> Samples:
+        """Samples with the first token."""
         prompt, lengths = arrays["prompt"], arrays["lengths"]
-        needs_hidden = getattr(search, "needs_hidden", False)
-        logits, _, state, *hidden = self._prefill(params, prompt, lengths, slots, needs_hidden)
+        method = draft.method_of(search, "prefill")
+        prefilled = apply_method(self.model, params, method, prompt, lengths, slots)
+        logits, _, state, *hidden = prefilled
         fold_in = jax.vmap(jax.random.fold_in)
         seeds = jnp.broadcast_to(jax.random.key(seed), arrays["numbers"].shape)
         keys = fold_in(fold_in(seeds, arrays["numbers"]), arrays["samples"])
-        before, of_constraint = before_move or (None, None)
-        start = Start(logits, (), state, arrays["limits"], keys, *hidden)
-        start = dataclasses.replace(start, before=before)
+        last = hidden[0] if hidden else None
+        start = Start(logits, (), state, arrays["limits"], keys, last, before_move)
         if constraint:
-            banned_id = self.specials.banned[0]
-            start = start_under(constraint, start, prompt, lengths, banned_id, of_constraint)
+            start = start_under(constraint, start, prompt, lengths, self.specials.banned[0])
         samples = search.begin(
             start, max_length=self.context + 1, drawn_before=drawn, seen=arrays.get("seen")
         )
         return dataclasses.replace(samples, ended=samples.ended | arrays["ended"])
 
-    def _extend(
+    @platform.compiled_method(
+        searches=True, static_argnames=("search", "constraint"), donate_argnums=1
+    )
+    def extend(
         self,
         params: Any,
         samples: Samples,
@@ -277,41 +268,9 @@ class TokenGenerator:
         length: jax.Array,
         constraint: Constraint | None = None,
     ) -> Samples:
-        step = decode_step_of(
-            self.model,
-            lambda method: functools.partial(self._decode_step, params, method=method),
-            getattr(search, "needs_hidden", False),
-        )
-        if constraint:
-            step = constrained(step, constraint, self.specials.banned[0])
+        """Samples of a length. The memory of the given ones is reused."""
+        step = draft.decode_step_of(self.model, params, search, constraint, self.specials)
         return search.extend(samples, step, (), length)
-
-    def _prefill(
-        self, params: Any, prompt: jax.Array, lengths: jax.Array, slots: int, needs_hidden: bool
-    ) -> tuple[Any, ...]:
-        if self.use_cache or needs_hidden:
-            method = "prefill_hidden" if needs_hidden else "prefill"
-            return apply_method(self.model, params, method, prompt, lengths, slots)
-        rows = jnp.zeros((len(prompt), self.context), jnp.int32)
-        rows = rows.at[:, : prompt.shape[1]].set(prompt)
-        return self._logits_after(params, rows, lengths), (), (rows, lengths)
-
-    def _decode_step(
-        self, params: Any, tokens: jax.Array, memory: Memory, state: State, method: str
-    ) -> tuple[jax.Array, State]:
-        if self.use_cache or method == "decode_step_hidden":
-            return apply_method(self.model, params, method, tokens, memory, state)
-        rows, lengths = state
-        rows = rows.at[jnp.arange(len(rows)), lengths].set(tokens)
-        return self._logits_after(params, rows, lengths + 1), (rows, lengths + 1)
-
-    def _logits_after(self, params: Any, rows: jax.Array, lengths: jax.Array) -> jax.Array:
-        """Logits [B, V] of the token after the first `lengths` tokens of each row, without a
-        cache."""
-        positions = jnp.broadcast_to(jnp.arange(rows.shape[1]), rows.shape)
-        segment_ids = (positions < lengths[:, None]).astype(jnp.int32)
-        logits = apply_model(self.model, params, rows, positions, segment_ids)
-        return jnp.take_along_axis(logits, lengths[:, None, None] - 1, axis=1)[:, 0]
 
     def texts(
         self,
@@ -319,7 +278,7 @@ class TokenGenerator:
         prompts: Sequence[list[int]],
         decode: DecodeConfig,
         numbers: Sequence[int],
-    ) -> Iterator[list[tuple[str, float]]]:
+    ) -> Iterator[list[Prediction]]:
         """Yields the continuations of each prompt: `decode.num_outputs` texts, most likely first,
         with the log-probability in nats of their tokens up to the end token, or to the one that
         completes a text of `decode.stop`. Samples depend on the numbers of the prompts."""
@@ -331,18 +290,18 @@ class TokenGenerator:
         ]
         batches = batched(outputs, max(decode.batch_size, count))
         for batch in track(batches, len(outputs), "output"):
-            for _ in self._generate(params, batch, decode):
+            for _ in self.generate(params, batch, decode):
                 pass
         for group in batched(outputs, count):
-            scored = [(self._text(output, decode), output.log_prob) for output in group]
-            yield sorted(scored, key=lambda text_and_score: -text_and_score[1])
+            scored = [Prediction(self._text(output, decode), output.log_prob) for output in group]
+            yield sorted(scored, key=lambda output: -output.score)
 
     def stream(self, params: Any, prompt: list[int], decode: DecodeConfig) -> Iterator[str]:
         """Yields the continuation of a prompt, piece by piece while it is generated."""
         output = Output(prompt, 1, 0)
         sent = 0
         held = max(map(len, decode.stop_texts), default=1) - 1
-        for _ in self._generate(params, [output], decode):
+        for _ in self.generate(params, [output], decode):
             text = self._text(output, decode)
             # Later tokens may complete a character or a stop text, so its beginning is held back.
             ready = len(text) if output.ended else len(text.rstrip("\ufffd")) - held
@@ -350,14 +309,11 @@ class TokenGenerator:
                 yield text[sent:ready]
                 sent = ready
 
-    def _generate(
-        self, params: Any, outputs: Sequence[Output], decode: DecodeConfig
-    ) -> Iterator[None]:
-        complete_length = functools.partial(self._complete_length, stops=decode.stop_texts)
-        return self.generate(params, outputs, decode, complete_length)
-
-    def _complete_length(self, output: Output, stops: Sequence[str]) -> int | None:
-        """Number of tokens that complete the first stop text; None if the output has none."""
+    def complete_length(self, output: Output, stops: Sequence[str]) -> int | None:
+        """Number of tokens that complete the first stop text; None if the output has none. Those
+        beyond it are dropped."""
+        if not stops:
+            return None
 
         def has_stop(count: int) -> bool:
             text = self._continuation(output.prompt, output.tokens[:count])

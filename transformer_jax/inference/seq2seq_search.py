@@ -17,7 +17,7 @@ import numpy as np
 
 from transformer_jax.data.batches.packing import pad_rows, rounded_length, row_lengths
 from transformer_jax.decoding.beam_search import BeamSearch
-from transformer_jax.decoding.constraints import Constraint, constrained, start_under
+from transformer_jax.decoding.constraints import Constraint, start_under
 from transformer_jax.decoding.interface import (
     DecodeStep,
     Hypotheses,
@@ -25,21 +25,19 @@ from transformer_jax.decoding.interface import (
     RefillableSearch,
     Search,
     Start,
-    State,
     is_refillable,
     replace_sentences,
 )
 from transformer_jax.decoding.unmasking import Unmasking
-from transformer_jax.errors import NonFiniteError, UserError
+from transformer_jax.errors import NonFiniteError, UserError, user_errors
+from transformer_jax.inference import draft
 from transformer_jax.inference.batches import PaddedBatch, unpad
 from transformer_jax.inference.config import DecodeConfig, make_constraint
-from transformer_jax.inference.draft import DraftedModel, configs_of, decode_step_of, searching
 from transformer_jax.models import apply_method
 from transformer_jax.models.encoder_decoder import Seq2Seq
-from transformer_jax.nn.positions import check_num_positions
 from transformer_jax.parallel import hosts
 from transformer_jax.parallel.sharding import mesh_of
-from transformer_jax.runtime.platform import require_memory
+from transformer_jax.runtime.platform import compiled_method, require_memory
 from transformer_jax.runtime.progress import track
 from transformer_jax.tokenization import SpecialTokens, Tokenizer
 
@@ -157,7 +155,7 @@ class Seq2SeqSearch:
         tokens, scores, num_steps = hypotheses
         if np.isnan(scores).any():
             raise NonFiniteError
-        if isinstance(self.model, DraftedModel):
+        if isinstance(self.model, draft.DraftedModel):
             later_tokens = tokens[:, :, 1:] != self.specials.pad
             self.model.record(int(later_tokens.sum()), int(num_steps.sum()))
         return tokens, scores
@@ -207,23 +205,16 @@ class Seq2SeqSearch:
         self._check_requests(requests, decode)
         arrays = request_arrays(self.specials, requests, decode.max_extra_length)
         max_length = longest_output(arrays, decode.max_extra_length)
-        start, run = self._compiled_refills
         for indices, hypotheses in refilled(
-            lambda rows: start(params, rows, decode, max_length),
-            lambda memory, search, most_left: run(params, memory, search, most_left, decode),
+            lambda rows: self._open(params, rows, decode, max_length),
+            functools.partial(self._run_opened, params, decode=decode),
             arrays,
             decode.batch_size,
         ):
             outputs = zip(*self._checked(hypotheses), strict=True)
             yield list(zip(indices, outputs, strict=True))
 
-    @functools.cached_property
-    def _compiled_refills(self) -> tuple[jax.stages.Wrapped, jax.stages.Wrapped]:
-        return (
-            jax.jit(self._open, static_argnames=("decode", "max_length")),
-            jax.jit(self._run_opened, static_argnames="decode", donate_argnums=2),
-        )
-
+    @compiled_method(searches=True, static_argnames=("decode", "max_length"))
     def _open(
         self, params: Any, arrays: Mapping[str, jax.Array], decode: DecodeConfig, max_length: int
     ) -> tuple[Memory, Any]:
@@ -233,6 +224,7 @@ class Seq2SeqSearch:
         first = search.open(start, num_outputs=decode.num_outputs, max_length=max_length)
         return start.memory, first
 
+    @compiled_method(searches=True, static_argnames="decode", donate_argnums=2)
     def _run_opened(
         self, params: Any, memory: Memory, searched: Any, most_left: jax.Array, decode: DecodeConfig
     ) -> tuple[Any, jax.Array, Hypotheses]:
@@ -269,13 +261,9 @@ class Seq2SeqSearch:
                 )
         if decode.stop or decode.repetition_penalty != 1:
             raise UserError("decode: stop and repetition_penalty are of language models alone")
-        longest += len(self.specials.translation.head)
-        try:
-            for config in configs_of(self.model):
-                check_num_positions(config, longest + decode.max_extra_length)
-        except ValueError as error:
-            raise UserError(f"decode: {error}; lower decode.max_extra_length") from error
-        length = longest + decode.max_extra_length
+        length = longest + len(self.specials.translation.head) + decode.max_extra_length
+        with user_errors("decode", "; lower decode.max_extra_length"):
+            draft.check_positions(self.model, length)
         # The beams of a source share one state; other outputs have one each.
         require_memory(
             decode.batch_size * outputs // beams * self.model.state_bytes(length, beams),
@@ -285,7 +273,7 @@ class Seq2SeqSearch:
 
     def _search(self, decode: DecodeConfig) -> Search:
         """The search that `decode` chooses; with a draft, one that uses it."""
-        if isinstance(self.model, DraftedModel):
+        if isinstance(self.model, draft.DraftedModel):
             decode = decode.greedy_if_one_beam()
             if self.constraint:
                 raise UserError("decode.draft: constrained outputs cannot be drafted; leave it out")
@@ -295,24 +283,15 @@ class Seq2SeqSearch:
         if isinstance(search, BeamSearch):
             forced = len(self.specials.translation.head)
             search = dataclasses.replace(search, num_forced=forced)
-        return searching(self.model, search)
+        return draft.searching(self.model, search)
 
-    @functools.cached_property
-    def compiled(self) -> jax.stages.Wrapped:
-        return jax.jit(self.run, static_argnames=("decode", "max_length", "may_end"))
-
-    def run(
-        self,
-        params: Any,
-        arrays: Mapping[str, jax.Array],
-        decode: DecodeConfig,
-        max_length: int,
-        may_end: bool = True,
+    @compiled_method(searches=True, static_argnames=("decode", "max_length"))
+    def compiled(
+        self, params: Any, arrays: Mapping[str, jax.Array], decode: DecodeConfig, max_length: int
     ) -> Hypotheses:
-        """Finds the outputs of a batch of `request_arrays`. Unless `may_end`, no output ends before
-        its limit, for benchmarks."""
-        start = self._start(params, arrays, decode, max_length, may_end)
-        step = self._step(params, decode, may_end)
+        """Finds the outputs of a batch of `request_arrays`."""
+        start = self._start(params, arrays, decode, max_length)
+        step = self._step(params, decode)
         search = self._search(decode)
         return search.find(step, start, num_outputs=decode.num_outputs, max_length=max_length)
 
@@ -332,41 +311,29 @@ class Seq2SeqSearch:
         self._check_requests([request], decode)
         arrays = request_arrays(self.specials, [request], decode.max_extra_length)
         max_length = longest_output(arrays, decode.max_extra_length)
-        to_start, step = self._compiled_parts
         return beam_tree(
             search,
-            functools.partial(step, params, decode),
-            to_start(params, arrays, decode, max_length),
+            functools.partial(self._compiled_step, params, decode),
+            self._compiled_start(params, arrays, decode, max_length),
             num_outputs=decode.num_outputs,
             max_length=max_length,
             to_pieces=to_pieces,
         )
 
-    @functools.cached_property
-    def _compiled_parts(self) -> tuple[jax.stages.Wrapped, jax.stages.Wrapped]:
-        to_start = jax.jit(self._start, static_argnames=("decode", "max_length"))
-        step = jax.jit(
-            lambda params, decode, *inputs: self._step(params, decode)(*inputs), static_argnums=1
-        )
-        return to_start, step
+    @compiled_method(searches=True, static_argnames="decode")
+    def _compiled_step(self, params: Any, decode: DecodeConfig, *inputs: Any) -> Any:
+        return self._step(params, decode)(*inputs)
 
     def _start(
-        self,
-        params: Any,
-        arrays: Mapping[str, jax.Array],
-        decode: DecodeConfig,
-        max_length: int,
-        may_end: bool = True,
+        self, params: Any, arrays: Mapping[str, jax.Array], decode: DecodeConfig, max_length: int
     ) -> Start:
         prompt = arrays["prompt"]
         sides = (arrays["source"], arrays["source_lengths"], prompt, arrays["prompt_lengths"])
         slots = prompt.shape[1] - 1 + max_length  # the last output token is never read
-        needs_hidden = getattr(self._search(decode), "needs_hidden", False)
-        method = "prefill_hidden" if needs_hidden else "prefill"
+        method = draft.method_of(self._search(decode), "prefill")
         logits, memory, state, *hidden = apply_method(self.model, params, method, *sides, slots)
         fold_in = jax.vmap(jax.random.fold_in, (None, 0))
         keys = fold_in(jax.random.key(decode.seed), arrays["numbers"])
-        logits = self._with_end(logits, may_end)
         start = Start(logits, memory, state, arrays["limits"], keys, *hidden)
         constraint = self._constraint(decode)
         if constraint is None:
@@ -375,28 +342,19 @@ class Seq2SeqSearch:
         counts = arrays.get("constraint_lengths", arrays["source_lengths"])
         return start_under(constraint, start, tokens, counts, self.specials.banned[0])
 
+    _compiled_start = compiled_method(searches=True, static_argnames=("decode", "max_length"))(
+        _start
+    )
+
     def _constraint(self, decode: DecodeConfig) -> Constraint | None:
         if self.constraint and decode.constraint:
             raise UserError("decode.constraint: this task has a constraint; leave it out")
         return self.constraint or make_constraint(decode, self.tokenizer)
 
-    def _step(self, params: Any, decode: DecodeConfig, may_end: bool = True) -> DecodeStep:
-        """Decode step of the model, under the constraint."""
-
-        def step_by(method: str) -> DecodeStep:
-            def step(tokens: jax.Array, memory: Memory, state: State) -> Any:
-                logits, *after = apply_method(self.model, params, method, tokens, memory, state)
-                return self._with_end(logits, may_end), *after
-
-            return step
-
-        needs_hidden = getattr(self._search(decode), "needs_hidden", False)
-        step = decode_step_of(self.model, step_by, needs_hidden)
+    def _step(self, params: Any, decode: DecodeConfig) -> DecodeStep:
+        search = self._search(decode)
         constraint = self._constraint(decode)
-        return constrained(step, constraint, self.specials.banned[0]) if constraint else step
-
-    def _with_end(self, logits: jax.Array, may_end: bool) -> jax.Array:
-        return logits if may_end else logits.at[..., self.specials.eos].set(-jnp.inf)
+        return draft.decode_step_of(self.model, params, search, constraint, self.specials)
 
 
 def refilled(

@@ -13,9 +13,10 @@ import resource
 import time
 import timeit
 import warnings
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import jax
 import jax.numpy as jnp
@@ -223,6 +224,27 @@ def compiler_options() -> dict[str, bool | int | str]:
     if needs_fixed_order():
         return {"xla_gpu_deterministic_ops": True}
     return ONEDNN if is_cpu() and multiplies_bfloat16() else {}
+
+
+def compiled_method(
+    *, searches: bool = False, **options: Any
+) -> Callable[[Callable[..., Any]], functools.cached_property[jax.stages.Wrapped]]:
+    """Decorator of a method that each object compiles once, when it is first called.
+
+    Args:
+      searches: compile without `compiler_options`.
+      **options: of `jax.jit`.
+    """
+
+    def decorate(method: Any) -> functools.cached_property[jax.stages.Wrapped]:
+        @functools.wraps(method)
+        def compiled(owner: Any) -> jax.stages.Wrapped:
+            xla = None if searches else compiler_options()
+            return jax.jit(method.__get__(owner), compiler_options=xla, **options)
+
+        return functools.cached_property(compiled)
+
+    return decorate
 
 
 def use_compilation_cache() -> None:

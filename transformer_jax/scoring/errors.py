@@ -170,14 +170,12 @@ def _rates(grouped: Iterable[tuple[Any, Decision]]) -> list[Rate]:
     """Rate of each group, in order of the groups."""
     from scipy.stats import binomtest
 
-    total: Counter[Any] = Counter()
-    wrong: Counter[Any] = Counter()
+    errors: dict[Any, list[bool]] = {}
     for group, decision in grouped:
-        total[group] += 1
-        wrong[group] += decision.is_wrong
+        errors.setdefault(group, []).append(decision.is_wrong)
     rates = []
-    for group in sorted(total):
-        interval = binomtest(wrong[group], total[group]).proportion_ci(method="wilson")
-        share = wrong[group] / total[group]
-        rates.append(Rate(str(group), share, interval.low, interval.high, total[group]))
+    for group, is_wrong in sorted(errors.items()):
+        test = binomtest(sum(is_wrong), len(is_wrong))
+        low, high = test.proportion_ci(method="wilson")
+        rates.append(Rate(str(group), float(test.statistic), low, high, len(is_wrong)))
     return rates

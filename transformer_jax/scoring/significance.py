@@ -9,7 +9,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from transformer_jax.scoring.text import require_pairs
+from transformer_jax.scoring import Score
+from transformer_jax.scoring.text import Texts, require_pairs
 
 _TRIALS = 1000
 _LEVEL = 0.05
@@ -50,9 +51,7 @@ class PairedScores(NamedTuple):
         return self.p < _LEVEL
 
 
-def translation_significance(
-    first: Sequence[str], second: Sequence[str], references: Sequence[str]
-) -> list[PairedScores]:
+def translation_significance(first: Texts, second: Texts, references: Texts) -> list[PairedScores]:
     """BLEU with and without case, chrF and TER of two systems by sacreBLEU's paired tests.
 
     Raises:
@@ -72,49 +71,40 @@ def translation_significance(
         metrics: dict[str, Any] = dict(zip(names, scores, strict=True))
         with _quiet("sacrebleu"):
             # Approximate randomization and bootstrap.
-            signatures, randomized = PairedTest(
-                systems, metrics, [list(references)], "ar", _TRIALS
-            )()
-            _, resampled = PairedTest(systems, metrics, [list(references)], "bs", _TRIALS)()
+            results: list[Any] = [
+                PairedTest(systems, metrics, [list(references)], kind, _TRIALS)()
+                for kind in ("ar", "bs")
+            ]
+        (signatures, randomized), (_, resampled) = results
         for name, label in zip(names, signatures, strict=True):
             normalize: Callable[[str], str] = str.lower if name in _IGNORE_CASE else str
             num_different = sum(map(operator.ne, map(normalize, first), map(normalize, second)))
-            signature = str(signatures[label])
-            results = randomized[label], resampled[label]
-            tests.append(_paired_scores(name, signature, *results, num_different))
+            first_score, second_score = (float(result.score) for result in randomized[label])
+            first_interval, second_interval = (
+                (float(result.mean - result.ci), float(result.mean + result.ci))
+                for result in resampled[label]
+            )
+            # sacreBLEU counts the exchanges with a larger difference than the observed one, not
+            # those with the same: all of the d differing examples exchanged, or none, 2 of 2^d.
+            # Two systems that differ in one example would have the p-value 0.001, as would equal
+            # scores.
+            p = min(float(randomized[label][1].p_value) + 2.0 ** (1 - num_different), 1.0)
+            p_bootstrap = float(resampled[label][1].p_value)
+            if first_score == second_score:
+                p = p_bootstrap = 1.0
+            tests.append(
+                PairedScores(
+                    name,
+                    first_score,
+                    second_score,
+                    p,
+                    f"approximate randomization, {signatures[label]}",
+                    first_interval=first_interval,
+                    second_interval=second_interval,
+                    p_bootstrap=p_bootstrap,
+                )
+            )
     return tests
-
-
-def _paired_scores(
-    metric: str,
-    signature: str,
-    randomized: Sequence[Any],
-    resampled: Sequence[Any],
-    num_different: int,
-) -> PairedScores:
-    """Converts sacreBLEU's results of both systems, whose outputs differ in `num_different`
-    examples.
-
-    sacreBLEU counts the exchanges with a larger difference than the observed one, not those with
-    the same: all of the d differing examples exchanged, or none, 2 of 2^d. Two systems that differ
-    in one example would have the p-value 0.001, as would equal scores.
-    """
-    first, second = (float(result.score) for result in randomized)
-    p, p_bootstrap = (float(results[1].p_value) for results in (randomized, resampled))
-    p += 2.0 ** (1 - num_different)
-    first_interval, second_interval = (
-        (float(result.mean - result.ci), float(result.mean + result.ci)) for result in resampled
-    )
-    return PairedScores(
-        metric,
-        first,
-        second,
-        min(p, 1.0) if first != second else 1.0,
-        f"approximate randomization, {signature}",
-        first_interval=first_interval,
-        second_interval=second_interval,
-        p_bootstrap=p_bootstrap if first != second else 1.0,
-    )
 
 
 def randomized_significance(
@@ -158,11 +148,7 @@ def _quiet(name: str) -> Iterator[None]:
 
 
 def compare_outputs(
-    metric: str,
-    score: Callable[..., dict[str, Any]],
-    first: Sequence[str],
-    second: Sequence[str],
-    references: Sequence[str],
+    metric: str, score: Score, first: Texts, second: Texts, references: Texts
 ) -> list[PairedScores]:
     """Paired tests of an entry of `scoring.METRICS`, or of another corpus score with its name."""
     if any(metric in names for names in _SACREBLEU):

@@ -10,6 +10,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import ArrayLike
 from scipy import stats
 
 from transformer_jax.scoring import lower_is_better
@@ -195,12 +196,7 @@ def _permutation_interval(first: np.ndarray, second: np.ndarray) -> tuple[float,
     return bound(-1), bound(1)
 
 
-def permutation_p(
-    first: Sequence[float] | np.ndarray,
-    second: Sequence[float] | np.ndarray,
-    *,
-    paired: bool = False,
-) -> float:
+def permutation_p(first: ArrayLike, second: ArrayLike, *, paired: bool = False) -> float:
     """Two-sided p-value of the permutation test of the means, exact for few seeds; of ranks if a
     value is infinite.
 
@@ -211,7 +207,7 @@ def permutation_p(
     samples = np.asarray(second, float), np.asarray(first, float)
     together = np.concatenate(samples)
     if not np.isfinite(together).all():
-        samples = tuple(np.split(stats.rankdata(together), [len(second)]))
+        samples = tuple(np.split(stats.rankdata(together), [len(samples[0])]))
     result = stats.permutation_test(
         samples,
         lambda b, a, axis: b.mean(axis) - a.mean(axis),
@@ -281,10 +277,9 @@ def hedges_g(first: Sequence[float], second: Sequence[float]) -> float:
     pooled = ((len(a) - 1) * a.var(ddof=1) + (len(b) - 1) * b.var(ddof=1)) / freedom
     correction = 1 - 3 / (4 * freedom - 1)
     deviation = math.sqrt(pooled)
-    rounding = 1e-12 * max(np.abs(a).max(), np.abs(b).max())
-    return (
-        float(correction * (b.mean() - a.mean()) / deviation) if deviation > rounding else math.nan
-    )
+    if deviation <= 1e-12 * max(np.abs(a).max(), np.abs(b).max()):
+        return math.nan
+    return float(correction * (b.mean() - a.mean()) / deviation)
 
 
 def holm(p_values: Sequence[float], family: int) -> list[float]:
@@ -295,11 +290,10 @@ def holm(p_values: Sequence[float], family: int) -> list[float]:
       family: number of all tests; those that are not given count as the largest p-values.
     """
     order = np.argsort(p_values)
-    adjusted = np.empty(len(p_values))
-    largest = 0.0  # an adjusted p-value is never below that of a smaller one
-    for rank, index in enumerate(order):
-        largest = max(largest, min(1.0, (family - rank) * p_values[index]))
-        adjusted[index] = largest
+    factors = family - np.arange(len(order))
+    adjusted = np.empty(len(order))
+    # An adjusted p-value is never below that of a smaller one.
+    adjusted[order] = np.maximum.accumulate(np.minimum(1, factors * np.sort(p_values)))
     return adjusted.tolist()
 
 

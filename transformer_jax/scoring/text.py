@@ -11,6 +11,8 @@ from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from typing import Any
 
+Texts = Sequence[str]
+
 
 def require_pairs(outputs: Sequence[Any], references: Sequence[Any]) -> None:
     """Raises ValueError unless there are as many outputs as references, and one at least."""
@@ -50,10 +52,7 @@ def score_translations(hypotheses: Sequence[str], references: Sequence[str]) -> 
 
 
 def bleu_by_length(
-    sources: Sequence[str],
-    hypotheses: Sequence[str],
-    references: Sequence[str],
-    bounds: Sequence[int],
+    sources: Texts, hypotheses: Texts, references: Texts, bounds: Sequence[int]
 ) -> dict[str, float]:
     """BLEU by number of words of the source, such as {"1-8 words": 20.1, "9+ words": 18.3}.
 

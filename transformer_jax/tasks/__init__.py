@@ -6,6 +6,7 @@ config fields that it reads. To add a task, register a `TaskKind`; `tasks.interf
 task must do.
 """
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -131,23 +132,19 @@ _PAIR_FIELDS = (
     *(*_LOGITS, *_LOSS, _Z_LOSS, *_SCORED, *_TARGET),
 )
 
+_TEXT_TO_TEXT = TaskKind(
+    _imported("translation:Translation.build"),
+    _PAIRS,
+    metric="bleu",
+    metrics=_TOKEN_METRICS,
+    reads=_PAIR_FIELDS,
+)
+
 TASKS: Registry[TaskKind] = Registry(
     "task.name",
     {
-        "translation": TaskKind(
-            _imported("translation:Translation.build"),
-            _PAIRS,
-            metric="bleu",
-            metrics=_TOKEN_METRICS,
-            reads=_PAIR_FIELDS,
-        ),
-        "seq2seq": TaskKind(
-            _imported("translation:Translation.build"),
-            _PAIRS,
-            metric="exact_match",
-            metrics=_TOKEN_METRICS,
-            reads=_PAIR_FIELDS,
-        ),
+        "translation": _TEXT_TO_TEXT,
+        "seq2seq": dataclasses.replace(_TEXT_TO_TEXT, metric="exact_match"),
         "parsing": TaskKind(
             _imported("parsing:Parsing.build"),
             {"source": ("source",)},

@@ -17,11 +17,7 @@ from transformer_jax.data.batches.loss_masks import loss_mask_features, resegmen
 from transformer_jax.data.batches.windows import Slices, find_slices
 from transformer_jax.data.examples import Corpus, Features
 from transformer_jax.errors import UserError
-from transformer_jax.inference.batches import (
-    Pair,
-    PairScore,
-    score_pairs,
-)
+from transformer_jax.inference.batches import Pair, PairScore, score_pairs
 from transformer_jax.inference.config import DecodeConfig
 from transformer_jax.losses import Distillation, TokenLosses
 from transformer_jax.metrics import compute_metrics
@@ -30,9 +26,11 @@ from transformer_jax.models.classifier import BODIES
 from transformer_jax.models.decoder_only import DecoderOnly
 from transformer_jax.models.encoder_decoder import Seq2Seq, shift_right
 from transformer_jax.runtime import platform
+from transformer_jax.scoring import Score
 from transformer_jax.summary import Summarized
 from transformer_jax.tasks.interface import (
     Batch,
+    Evaluation,
     Frozen,
     LossOptions,
     LossSums,
@@ -44,11 +42,12 @@ from transformer_jax.tasks.interface import (
 from transformer_jax.tasks.line_warnings import LineWarnings, collect_warnings
 from transformer_jax.tasks.losses import (
     ContextTarget,
-    compiled_scores,
     packed_loss,
     r_drop_losses,
     row_inputs,
+    row_scores,
     split_tokens,
+    with_loss_mask,
 )
 from transformer_jax.tokenization import SampledTokenizer, Tokenizers
 
@@ -58,6 +57,10 @@ class BaseTask(Summarized):
     loss is that of the labels (`supervised`), and all metrics are those of the loss.
 
     Attributes:
+      models: classes of models that the task accepts.
+      vocab_sizes: {field of the model's config: side whose vocabulary has that size}.
+      length_fields: fields of the task, and of the section `data`: slots of a row.
+      sees_targets: whether a decoder that looks ahead would see what it should predict.
       features: those that `preprocess` returns, with `max_length` slots of a row each.
       decodes: False if outputs come from one pass of the model: then a validation scores them all.
       predictor: method of the model whose results the loss reads; "__call__" if that alone gives
@@ -68,6 +71,10 @@ class BaseTask(Summarized):
     tokenizers: Tokenizers
     max_length: int
     loss_options: LossOptions
+    models: ClassVar[Sequence[type[Any]]]
+    vocab_sizes: ClassVar[Mapping[str, str]] = {"vocab_size": "text"}
+    length_fields: ClassVar[Sequence[str]] = ("max_length",)
+    sees_targets: ClassVar[bool] = False
     features: ClassVar[Sequence[str]]
     read: ClassVar[Sequence[str]]
     supervised: Callable[[Batch], Supervised]
@@ -75,6 +82,25 @@ class BaseTask(Summarized):
     evaluates_by: ClassVar[Sequence[str]] = ()
     decodes: ClassVar[bool] = True
     predictor: ClassVar[str] = "unprojected"
+
+    @classmethod
+    def build(cls, parts: TaskParts, **fields: Any) -> Self:
+        """Makes the task of a run, with the fields that a subclass adds.
+
+        Raises:
+          ValueError: the model is none of `models`, embeddings are shared between vocabularies that
+            are not, or the positions do not reach the row length.
+        """
+        lengths = {name: getattr(parts.data, name) for name in cls.length_fields}
+        fields["model"] = cls.make_model(parts, max(lengths.values()))
+        fields |= {"tokenizers": parts.tokenizers, "loss_options": parts.loss}
+        return cls(**lengths, **fields)
+
+    @classmethod
+    def make_model(cls, parts: TaskParts, reach: int) -> Any:
+        """Makes the model, whose longest row has `reach` tokens."""
+        sizes = {name: parts.vocab_sizes[side] for name, side in cls.vocab_sizes.items()}
+        return parts.make_model(*cls.models, reach=reach, sees_targets=cls.sees_targets, **sizes)
 
     def summary(self) -> Mapping[str, Any]:
         """The model, the vocabularies and the length of a row."""
@@ -104,45 +130,37 @@ class BaseTask(Summarized):
 
     def loss(self, params: Params, batch: Batch, rng: jax.Array | None, frozen: Frozen) -> LossSums:
         """Returns the sums of the training loss over the labels that count."""
-        supervised = self.supervised(batch)
-        token_losses = self.token_losses(params, batch, supervised, rng, frozen)
-        return packed_loss(batch, self.read, token_losses, supervised.counted)
+        token_losses, counted = self.token_losses(params, batch, rng, frozen)
+        return packed_loss(batch, self.read, token_losses, counted)
 
     def token_losses(
-        self,
-        params: Params,
-        batch: Batch,
-        supervised: Supervised,
-        rng: jax.Array | None,
-        frozen: Frozen,
-    ) -> TokenLosses:
+        self, params: Params, batch: Batch, rng: jax.Array | None, frozen: Frozen
+    ) -> tuple[TokenLosses, jax.Array]:
         """Losses of all labels, [B, M] each: in training with R-Drop or a teacher, if the options
-        have them."""
+        have them. Also returns which labels count."""
         options = self.loss_options
-        inputs, labels, _ = supervised
+        inputs, labels, counted = self.supervised(batch)
         predict = functools.partial(apply_model, self.model, params, rng=rng, method=self.predictor)
         if rng is not None and options.r_drop:
-            return r_drop_losses(predict, inputs, labels, options)
+            return r_drop_losses(predict, inputs, labels, options), counted
         predicted = predict(*inputs)
         loss = options.token_loss
         if rng is None or options.teacher is None:
-            return loss.of(predicted, labels, exact=rng is None)
+            return loss.of(predicted, labels, exact=rng is None), counted
         assert isinstance(loss, Distillation)
         taught = options.teacher.predictions(frozen["teacher"], batch, inputs, self.predictor)
-        return loss.of_taught(predicted, taught, labels)
+        return loss.of_taught(predicted, taught, labels), counted
 
-    @functools.cached_property
-    def scores(self) -> Callable[[Params, Batch], tuple[jax.Array, jax.Array]]:
-        """Scores of packed batches, as `compiled_scores` compiles them."""
-        return compiled_scores(self.model, self.supervised, self.loss_options)
+    @platform.compiled_method()
+    def scores(self, params: Params, batch: Batch) -> tuple[jax.Array, jax.Array]:
+        """Scores of the rows of a packed batch (`row_scores`)."""
+        return row_scores(self.model, params, self.supervised(batch), self.loss_options)
 
     def metrics(self, sums: Mapping[str, Any], examples: Corpus) -> dict[str, Any]:
         """Returns loss, perplexity and accuracy of a token."""
         return compute_metrics(sums)
 
-    def evaluate(
-        self, params: Params, examples: Corpus, decode: DecodeConfig
-    ) -> tuple[dict[str, Any], list[Prediction]]:
+    def evaluate(self, params: Params, examples: Corpus, decode: DecodeConfig) -> Evaluation:
         """Returns no metrics and no outputs: the loss alone is reported."""
         return {}, []
 
@@ -159,39 +177,61 @@ def preprocess_sampled(task: Any, example: Any, rng: np.random.Generator) -> Fea
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
-class CausalTask(BaseTask):
-    """Base of the tasks of a decoder-only model.
+class TextTask(BaseTask):
+    """Base of the tasks on one text.
 
     Attributes:
-      model: maps tokens to logits of the next token.
-      tokenizers: tokenizers of the side "text".
-      max_length: slots of a row, which is the context: the tokens that the model sees at once.
+      model: one of the classes `models`.
+      tokenizers: tokenizers of the side "text", and of others that a subclass has.
+      max_length: slots of a row.
       loss_options: settings of the training loss.
     """
 
-    model: DecoderOnly
+    model: Any
     tokenizers: Tokenizers
     max_length: int
     loss_options: LossOptions
-    read: ClassVar[Sequence[str]] = ("input",)
+    read: ClassVar[Sequence[str]] = ("text",)
     best_by: ClassVar[str] = "-loss"
 
-    @classmethod
-    def build(cls, parts: TaskParts, **fields: Any) -> Self:
-        """Makes the task of a run, with the fields that a subclass adds.
 
-        Raises:
-          ValueError: the model is not decoder-only, or its positions do not reach the row length.
-        """
-        length = parts.data.max_length
-        vocab_size = parts.vocab_sizes["text"]
-        return cls(
-            model=parts.make_model(DecoderOnly, reach=length, vocab_size=vocab_size),
-            tokenizers=parts.tokenizers,
-            max_length=length,
-            loss_options=parts.loss,
-            **fields,
-        )
+class ScoringTask(BaseTask):
+    """Base of the tasks that score a target given its source.
+
+    Attributes:
+      pair_tokens: number, source and target of a line -> what `score_tokens` scores.
+      score_tokens: parameters, pairs, batch size and numbers of lines, which messages name ->
+        scores.
+    """
+
+    pair_tokens: Callable[[int, str, str], Any]
+    score_tokens: Callable[..., list[PairScore]]
+
+    def score(
+        self,
+        params: Params,
+        sources: Sequence[str],
+        targets: Sequence[str],
+        batch_size: int,
+        first_line: int = 1,
+    ) -> list[PairScore]:
+        """Returns log P(target | source) of each pair in nats, as `score_tokens` computes it."""
+        numbers = range(first_line, first_line + len(sources))
+        pairs = [self.pair_tokens(*line) for line in zip(numbers, sources, targets, strict=True)]
+        return self.score_tokens(params, pairs, batch_size, numbers)
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class CausalTask(TextTask, ScoringTask):
+    """Base of the tasks of a decoder-only model, which maps tokens to logits of the next token.
+
+    `max_length` is the context, too: the tokens that the model sees at once.
+    """
+
+    model: DecoderOnly
+    models: ClassVar[Sequence[type[Any]]] = (DecoderOnly,)
+    sees_targets: ClassVar[bool] = True
+    read: ClassVar[Sequence[str]] = ("input",)
 
     def preprocess(self, example: Any, rng: np.random.Generator) -> Features:
         """Returns the item, which has the features already, or its text in other tokens."""
@@ -217,25 +257,6 @@ class CausalTask(BaseTask):
         token_losses = self.loss_options.unregularized.token_loss.of(predicted, batch["target"])
         return jnp.where(_counted(batch), -token_losses.losses, 0.0)  # `nll` has no gradient
 
-    def score(
-        self,
-        params: Params,
-        sources: Sequence[str],
-        targets: Sequence[str],
-        batch_size: int,
-        first_line: int = 1,
-    ) -> list[PairScore]:
-        """Returns log P(target | source) of each pair in nats: of the target's own tokens, without
-        an end token. An empty source is the beginning of a text.
-
-        Of a pair longer than the context the last tokens are read, with a warning that names the
-        line, counted from `first_line`. Raises UserError if a target alone is longer.
-        """
-        numbers = range(first_line, first_line + len(sources))
-        lines = zip(numbers, sources, targets, strict=True)
-        pairs = [self.pair_tokens(*line) for line in lines]
-        return self.score_tokens(params, pairs, batch_size, numbers)
-
     def pair_tokens(self, number: int, source: str, target: str) -> ContextTarget:
         """Tokens that are read of the pair of a line, and those that are scored."""
         return split_tokens(self.tokenizers.text("text"), source, target)
@@ -247,16 +268,20 @@ class CausalTask(BaseTask):
         batch_size: int,
         numbers: Sequence[int] = (),
     ) -> list[PairScore]:
-        """Scores pairs of tokens like `score`, at most `batch_size` at once; `numbers` are those of
-        the lines that messages name, by default from 1."""
+        """Scores the target's own tokens, without an end token, at most `batch_size` pairs at once.
+        An empty source is the beginning of a text.
+
+        Of a pair longer than the context the last tokens are read, with a warning that names the
+        line: one of `numbers`, which are by default from 1. Raises UserError if a target alone is
+        longer.
+        """
         numbers = numbers or range(1, 1 + len(pairs))
         rows: dict[int, Features] = {}
         with collect_warnings(len(set(numbers))) as warnings:
             for i, (source, target) in enumerate(pairs):
                 if target:
-                    read = self._fit_context(source, target, numbers[i], warnings)
-                    loss_mask = [False] * len(read) + [True] * len(target)
-                    rows[i] = loss_mask_features([*read, *target], loss_mask)
+                    read = self._fit_context(source, target, warnings.about(numbers[i]))
+                    rows[i] = loss_mask_features(*with_loss_mask(read, target))
         config = self.model.config
         scores = score_pairs(self.scores, params, [*rows.values()], batch_size, config)
         by_pair = dict(zip(rows, scores, strict=True))
@@ -264,21 +289,21 @@ class CausalTask(BaseTask):
         return [by_pair.get(i, PairScore(0.0, True)) for i in range(len(pairs))]
 
     def _fit_context(
-        self, source: Sequence[int], target: Sequence[int], number: int, warnings: LineWarnings
+        self, source: Sequence[int], target: Sequence[int], warnings: LineWarnings
     ) -> Sequence[int]:
         """The last tokens of a source, as many as the model sees before the target."""
         limit = f"than the model sees at once (data.max_length is {self.max_length})"
         if len(target) > self.max_length:
             raise UserError(
-                f"score: the target of line {number} has {len(target)} tokens, more {limit}; make "
-                "it shorter"
+                f"score: the target of {warnings.name} has {len(target)} tokens, more {limit}; "
+                "make it shorter"
             )
         room = self.max_length + 1 - len(target)
         if len(source) > room:
             count = len(source) + len(target) - 1
-            message = f"line {number} has {count} tokens, more {limit}; its first"
+            message = f"{warnings.name} has {count} tokens, more {limit}; its first"
             several = f"have more tokens {limit}; their first ones are not read"
-            warnings.add(number, f"{message} {len(source) - room} are not read", several)
+            warnings.add(f"{message} {len(source) - room} are not read", several)
         return source[-room:]
 
 
@@ -288,7 +313,7 @@ def _counted(batch: Batch) -> jax.Array:
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
-class Seq2SeqTask(BaseTask):
+class Seq2SeqTask(ScoringTask):
     """Base of the tasks of an encoder-decoder on pairs {"source": str, "target": str}.
 
     Attributes:
@@ -303,38 +328,18 @@ class Seq2SeqTask(BaseTask):
     max_source_length: int
     max_target_length: int
     loss_options: LossOptions
+    models: ClassVar[Sequence[type[Any]]] = (Seq2Seq,)
+    vocab_sizes: ClassVar[Mapping[str, str]] = {
+        "source_vocab_size": "source",
+        "target_vocab_size": "target",
+    }
+    length_fields: ClassVar[Sequence[str]] = ("max_source_length", "max_target_length")
+    sees_targets: ClassVar[bool] = True
     read: ClassVar[Sequence[str]] = ("source", "target")
-    models: ClassVar[type[Any]] = Seq2Seq
-    writes_in_order: ClassVar[bool] = True
-    """Whether a target token is predicted from those before it alone."""
 
     @property
     def lengths(self) -> dict[str, int]:
         return {"source": self.max_source_length, "target": self.max_target_length}
-
-    @classmethod
-    def build(cls, parts: TaskParts, **fields: Any) -> Self:
-        """Makes the task of a run, with the fields that a subclass adds.
-
-        Raises:
-          ValueError: the model is no encoder-decoder, embeddings are shared between vocabularies
-            that are not, or the positions do not reach the row length.
-        """
-        data = parts.data
-        return cls(
-            model=parts.make_model(
-                cls.models,
-                sees_targets=cls.writes_in_order,
-                reach=max(data.max_source_length, data.max_target_length),
-                source_vocab_size=parts.vocab_sizes["source"],
-                target_vocab_size=parts.vocab_sizes["target"],
-            ),
-            tokenizers=parts.tokenizers,
-            max_source_length=data.max_source_length,
-            max_target_length=data.max_target_length,
-            loss_options=parts.loss,
-            **fields,
-        )
 
     def encode_pair(self, pair: Mapping[str, str]) -> dict[str, list[int]]:
         """Tokens of both sides, with special tokens."""
@@ -361,81 +366,58 @@ class Seq2SeqTask(BaseTask):
         counted = (segment_ids > 0) & (positions >= len(specials.translation.head))
         return Supervised(inputs, labels, counted)
 
-    def score(
-        self,
-        params: Params,
-        sources: Sequence[str],
-        targets: Sequence[str],
-        batch_size: int,
-        first_line: int = 1,
+    def evaluate_by(
+        self, score: Score, params: Params, examples: Corpus, decode: DecodeConfig
+    ) -> Evaluation:
+        """Returns the metrics of the best outputs, and these outputs."""
+        n_best = self.predict(params, [example["source"] for example in examples], decode)
+        outputs = [hypotheses[0] for hypotheses in n_best]
+        references = [example["target"] for example in examples]
+        return score([output.text for output in outputs], references), outputs
+
+    def pair_tokens(self, number: int, source: str, target: str) -> Pair:
+        return self.encode_pair({"source": source, "target": target})
+
+    def score_tokens(
+        self, params: Params, pairs: Sequence[Pair], batch_size: int, numbers: Sequence[int] = ()
     ) -> list[PairScore]:
-        """Returns log P(target | source) of each pair in nats, EOS included. The probability is
-        that among all outputs that the model may write.
+        """Scores pairs of tokens, with special tokens, EOS included. The probability is that among
+        all outputs that the model may write.
 
         Raises:
           UserError: a sequence exceeds the positions that the model knows, or the available memory.
         """
-        pairs = [
-            self.encode_pair({"source": source, "target": target})
-            for source, target in zip(sources, targets, strict=True)
-        ]
-        return self.score_tokens(params, pairs, batch_size, first_line)
-
-    def score_tokens(
-        self, params: Params, pairs: Sequence[Pair], batch_size: int, first_line: int = 1
-    ) -> list[PairScore]:
-        """Scores pairs of tokens, with special tokens, like `score`."""
         return score_pairs(self.scores, params, pairs, batch_size, self.model.config)
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
-class LabelingTask(BaseTask):
-    """Base of the tasks of a body with a head, which reads one text: one of the classes `bodies`.
+class LabelingTask(TextTask):
+    """Base of the tasks of a body, one of the classes `models`, with a head, which maps tokens to
+    logits of the labels."""
 
-    Attributes:
-      model: maps tokens to logits of the labels.
-      tokenizers: tokenizers of the side "text" and of the side of the labels.
-      max_length: slots of a row.
-      loss_options: settings of the training loss.
-    """
-
-    model: Any
-    tokenizers: Tokenizers
-    max_length: int
-    loss_options: LossOptions
-    bodies: ClassVar[Sequence[type[Any]]] = BODIES
+    models: ClassVar[Sequence[type[Any]]] = BODIES
+    # Both stacks of an encoder-decoder read the text; other bodies read `vocab_size` alone.
+    vocab_sizes: ClassVar[Mapping[str, str]] = dict.fromkeys(
+        ("vocab_size", "source_vocab_size", "target_vocab_size"), "text"
+    )
     head: ClassVar[type[Any]]
     label_side: ClassVar[str]
     predictor: ClassVar[str] = "__call__"
-    read: ClassVar[Sequence[str]] = ("text",)
     best_by: ClassVar[str] = "accuracy"
     evaluates_by: ClassVar[Sequence[str]] = ("batch_size",)
     decodes: ClassVar[bool] = False
 
     @classmethod
-    def build(cls, parts: TaskParts) -> Self:
-        """Makes the task of a run.
+    def make_model(cls, parts: TaskParts, reach: int) -> Any:
+        return cls.head(
+            super().make_model(parts, reach), num_classes=parts.vocab_sizes[cls.label_side]
+        )
 
-        Raises:
-          ValueError: the model is none of `bodies`, or its positions do not reach the row length.
-        """
-        length = parts.data.max_length
-        # Both stacks of an encoder-decoder read the text; other bodies read `vocab_size` alone.
-        size_fields = ("vocab_size", "source_vocab_size", "target_vocab_size")
-        vocab_sizes = dict.fromkeys(size_fields, parts.vocab_sizes["text"])
-        body = parts.make_model(*cls.bodies, reach=length, sees_targets=False, **vocab_sizes)
-        model = cls.head(body, num_classes=parts.vocab_sizes[cls.label_side])
-        return cls(model, parts.tokenizers, length, parts.loss)
-
-    @functools.cached_property
-    def probabilities(self) -> Callable[[Params, Batch], jax.Array]:
-        """Compiled (parameters, batch with one text per row) -> probabilities of the labels of each
-        text [B, 1, C], or of each token [B, T, C]."""
-
-        def probabilities(params: Params, batch: Batch) -> jax.Array:
-            return jax.nn.softmax(apply_model(self.model, params, *row_inputs(batch, "text")))
-
-        return jax.jit(probabilities, compiler_options=platform.compiler_options())
+    @platform.compiled_method()
+    def probabilities(self, params: Params, batch: Batch) -> jax.Array:
+        """Probabilities of the labels of each row's one text, [B, 1, C], or of its tokens,
+        [B, T, C]."""
+        return jax.nn.softmax(apply_model(self.model, params, *row_inputs(batch, "text")))
 
     def metrics(self, sums: Mapping[str, Any], examples: Corpus) -> dict[str, Any]:
         """Returns the mean losses of a label, in nats."""

@@ -23,8 +23,8 @@ from transformer_jax.models.classifier import BODIES, TextClassifier
 from transformer_jax.models.encoder_decoder import EncoderDecoder
 from transformer_jax.scoring.labels import classification_scores
 from transformer_jax.tasks.base import LabelingTask
-from transformer_jax.tasks.interface import Batch, Params, Prediction, Supervised
-from transformer_jax.tasks.line_warnings import LineWarnings, collect_warnings
+from transformer_jax.tasks.interface import Batch, Evaluation, Params, Prediction, Supervised
+from transformer_jax.tasks.line_warnings import LineWarnings, collect_warnings, read_lines
 from transformer_jax.tasks.losses import row_inputs, text_frame
 
 logger = logging.getLogger(__name__)
@@ -43,7 +43,7 @@ class Classification(LabelingTask):
     a row are cut; of a pair the longer text first.
     """
 
-    bodies: ClassVar[Sequence[type[Any]]] = (*BODIES, EncoderDecoder)
+    models: ClassVar[Sequence[type[Any]]] = (*BODIES, EncoderDecoder)
     head: ClassVar[type[Any]] = TextClassifier
     label_side: ClassVar[str] = "label"
     predicts_by: ClassVar[Sequence[str]] = ("num_outputs", "batch_size")
@@ -64,13 +64,7 @@ class Classification(LabelingTask):
         tokens = self.tokens(_parts(example))
         return {"text": np.array(tokens), "label": np.array([label], np.int32)}
 
-    def tokens(
-        self,
-        parts: Sequence[str],
-        warnings: LineWarnings | None = None,
-        number: int = 1,
-        name: str = "the text",
-    ) -> list[int]:
+    def tokens(self, parts: Sequence[str], warnings: LineWarnings | None = None) -> list[int]:
         """Tokens of a text or a pair, cut to a row, with a warning about the line if there are
         `warnings`. Raises UserError if a row has no room for a token of each text."""
         frame = text_frame(self.model.body, self.tokenizers)
@@ -86,8 +80,8 @@ class Classification(LabelingTask):
         count = sum(map(len, tokens))
         if warnings and count > room:
             limit = f"(data.max_length is {self.max_length})"
-            message = f"{name} has {count} tokens; only {room} are read {limit}"
-            warnings.add(number, message, f"are cut to {room} tokens {limit}")
+            message = f"{warnings.name} has {count} tokens; only {room} are read {limit}"
+            warnings.add(message, f"are cut to {room} tokens {limit}")
         while sum(map(len, tokens)) > room:
             max(tokens, key=len).pop()
         return frame.around(*tokens)
@@ -103,9 +97,7 @@ class Classification(LabelingTask):
         """Logits [B, J, C] of the texts with these segment ids [B, J]."""
         return apply_model(self.model, params, *row_inputs(batch, "text"), texts, rng=rng)
 
-    def evaluate(
-        self, params: Params, examples: Corpus, decode: DecodeConfig
-    ) -> tuple[dict[str, Any], list[Prediction]]:
+    def evaluate(self, params: Params, examples: Corpus, decode: DecodeConfig) -> Evaluation:
         """Returns accuracy, F1 and Matthews correlation, and the likeliest label of each
         example."""
         ranked = self._rank(params, [_parts(example) for example in examples], decode)
@@ -127,17 +119,9 @@ class Classification(LabelingTask):
         yield from self._rank(params, [line.split("\t", 1) for line in lines], decode, first_line)
 
     def _rank(
-        self,
-        params: Params,
-        texts: Sequence[Sequence[str]],
-        decode: DecodeConfig,
-        first_line: int = 1,
+        self, params: Params, texts: list[list[str]], decode: DecodeConfig, first_line: int = 1
     ) -> Iterator[list[Prediction]]:
-        with collect_warnings(len(texts)) as warnings:
-            rows = [
-                self.tokens(parts, warnings, number, f"line {number}")
-                for number, parts in enumerate(texts, first_line)
-            ]
+        rows = read_lines(texts, first_line, self.tokens)
         names = self.tokenizers.labels("label").names
         for (probabilities,) in label_rows(self.probabilities, params, rows, decode.batch_size):
             best = np.argsort(-probabilities, kind="stable")[: decode.num_outputs]

@@ -23,6 +23,7 @@ from transformer_jax.tasks.corruptions import (
     OBJECTIVES,
     Causal,
     Diffusion,
+    Infilling,
     MaskedTokens,
     Rewriting,
     TextTokens,
@@ -31,7 +32,7 @@ from transformer_jax.tasks.diffusion import MaskedDiffusion
 from transformer_jax.tasks.interface import Params, Prediction, Task, TaskParts
 from transformer_jax.tasks.language_modeling import DocumentTask, DocumentWindows, LanguageModeling
 from transformer_jax.tasks.line_warnings import LineWarnings, collect_warnings
-from transformer_jax.tasks.losses import ContextTarget
+from transformer_jax.tasks.losses import ContextTarget, with_loss_mask
 from transformer_jax.tasks.masked_lm import MaskedLanguageModeling, fill_blanks
 from transformer_jax.tasks.translation import Translation
 from transformer_jax.tokenization import Tokenizers
@@ -72,6 +73,8 @@ def rewriting(parts: TaskParts) -> Rewriting:
         ends_sentence[:] = [piece.endswith(SENTENCE_ENDS) for piece in pieces]
     text = TextTokens(parts.tokenizers.specials("text"), ends_sentence)
     corruption: Rewriting = objective.of(parts.task, text)
+    if isinstance(corruption, Infilling):
+        parts.require_mask()
     mean_length = getattr(getattr(corruption, "settings", None), "mean_length", 0)
     if mean_length > length:
         raise ValueError(
@@ -170,11 +173,9 @@ class DenoisingPairs(DocumentTask, Translation):
             else:
                 yield outputs
 
-    def _encode_source(
-        self, line: str, warnings: LineWarnings, number: int = 1, name: str = "the text"
-    ) -> list[int]:
+    def _encode_source(self, line: str, warnings: LineWarnings) -> list[int]:
         frame = self.specials.translation
-        framed = super()._encode_source(line, warnings, number, name)
+        framed = super()._encode_source(line, warnings)
         tokens = framed[len(frame.head) : len(framed) - len(frame.tail)]
         return frame.around(self.corruption.prompt(tokens))
 
@@ -221,8 +222,7 @@ class DenoisingSequences(LanguageModeling):
         text = pair.source[pair.source != specials.start]
         source = [*text.tolist(), specials.start]
         target = [*pair.target.tolist(), specials.eos]
-        loss_mask = [False] * len(source) + [True] * len(target)
-        return loss_mask_features([*source, *target], loss_mask)
+        return loss_mask_features(*with_loss_mask(source, target))
 
     metrics = BaseTask.metrics  # of the targets alone: no bits per byte of the text
 
@@ -237,14 +237,14 @@ class DenoisingSequences(LanguageModeling):
         """Returns a source as the model reads it, with the target after its start token, if there
         is one."""
         with collect_warnings() as warnings:
-            prompt = self._prompt(source, warnings)
+            prompt = self._prompt(source, warnings.about(1))
         target_tokens = self.tokenizers.text("text").encode(target or "")
         tokens = self.token_generator.fit_context([*prompt, *target_tokens])
         text = source + (target or "")
         return text_inputs(self.model, self.tokenizers, text, None, tokens)
 
-    def _prompt(self, line: str, warnings: LineWarnings, number: int = 1) -> list[int]:
-        first, *tokens = super()._prompt(line, warnings, number)
+    def _prompt(self, line: str, warnings: LineWarnings) -> list[int]:
+        first, *tokens = super()._prompt(line, warnings)
         return [*self.corruption.prompt(tokens), self.specials.start]
 
 

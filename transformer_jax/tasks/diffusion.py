@@ -6,7 +6,7 @@ B batch, T slots of a row, V vocabulary.
 
 import dataclasses
 import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import batched
 from typing import Any, ClassVar, Self
 
@@ -18,15 +18,10 @@ from transformer_jax.data.batches.packing import padded_batch
 from transformer_jax.data.examples import Features
 from transformer_jax.decoding import Unmasking, truncate_at_eos
 from transformer_jax.errors import UserError
-from transformer_jax.inference.batches import (
-    PaddedBatch,
-    PairScore,
-    WeightedRow,
-    weighted_scores,
-)
+from transformer_jax.inference.batches import PaddedBatch, PairScore, WeightedRow, weighted_scores
 from transformer_jax.inference.config import DecodeConfig
 from transformer_jax.inference.model_inputs import ModelInputs, text_inputs
-from transformer_jax.losses import LossOptions, token_sums
+from transformer_jax.losses import token_sums
 from transformer_jax.metrics import padding_sums
 from transformer_jax.models import apply_model
 from transformer_jax.models.decoder_only import DecoderOnly
@@ -34,6 +29,7 @@ from transformer_jax.models.encoder_only import EncoderOnly
 from transformer_jax.nn.layers import looks_ahead
 from transformer_jax.runtime import platform
 from transformer_jax.runtime.progress import track
+from transformer_jax.tasks.base import ScoringTask, TextTask
 from transformer_jax.tasks.corruptions import OBJECTIVES, Diffusion, Masked, TextTokens, bound_masks
 from transformer_jax.tasks.interface import (
     Batch,
@@ -45,13 +41,13 @@ from transformer_jax.tasks.interface import (
     TaskParts,
 )
 from transformer_jax.tasks.language_modeling import DocumentTask, DocumentWindows
-from transformer_jax.tasks.losses import row_inputs, split_tokens, text_frame
+from transformer_jax.tasks.losses import ContextTarget, row_inputs, split_tokens, text_frame
 from transformer_jax.tasks.masked_lm import fill_blanks
-from transformer_jax.tokenization import SpecialTokens, Tokenizers
+from transformer_jax.tokenization import SpecialTokens
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
-class MaskedDiffusion(DocumentTask):
+class MaskedDiffusion(DocumentTask, TextTask, ScoringTask):
     """Masked diffusion on documents {"text": str}, with a model that sees a whole text.
 
     A row is a first token, which is always visible, and a window of tokens. Its loss per token is
@@ -59,34 +55,27 @@ class MaskedDiffusion(DocumentTask):
 
     Attributes:
       model: maps tokens to logits of the tokens in the same places.
-      tokenizers: tokenizers of the side "text", with a mask token.
-      max_length: slots of a row.
       corruption: hides tokens of a text.
       windows: cuts documents into texts.
-      loss_options: settings of the training loss.
     """
 
-    model: EncoderOnly | DecoderOnly
-    tokenizers: Tokenizers
-    max_length: int
     corruption: Diffusion
     windows: DocumentWindows
-    loss_options: LossOptions
+    models: ClassVar[Sequence[type[Any]]] = (EncoderOnly, DecoderOnly)
     features: ClassVar[Sequence[str]] = ("text", "labels", "counts")
-    read: ClassVar[Sequence[str]] = ("text",)
-    best_by: ClassVar[str] = "-loss"
     predicts_by: ClassVar[Sequence[str]] = (
         *("search", "temperature", "seed", "num_outputs", "max_extra_length", "batch_size"),
     )
 
     @classmethod
-    def build(cls, parts: TaskParts) -> Self:
+    def build(cls, parts: TaskParts, **fields: Any) -> Self:
         """Makes the task of a run.
 
         Raises:
           ValueError: the parts do not fit together, the model does not see whole texts, or a block
             is longer than a text.
         """
+        parts.require_mask()
         length = parts.data.max_length
         specials = parts.tokenizers.specials("text")
         objective: Any = OBJECTIVES.find(parts.task.objective or "")
@@ -102,20 +91,8 @@ class MaskedDiffusion(DocumentTask):
                 f"task.objective {parts.task.objective!r} predicts tokens from both sides, and a "
                 "decoder sees those before alone; set model.attention_layer to 'bidirectional'"
             )
-        return cls(
-            model=parts.make_model(
-                EncoderOnly,
-                DecoderOnly,
-                reach=length,
-                sees_targets=False,
-                vocab_size=parts.vocab_sizes["text"],
-            ),
-            tokenizers=parts.tokenizers,
-            max_length=length,
-            corruption=corruption,
-            windows=DocumentWindows.of(parts, specials.eos, length - 1),
-            loss_options=parts.loss,
-        )
+        windows = DocumentWindows.of(parts, specials.eos, length - 1)
+        return super().build(parts, corruption=corruption, windows=windows)
 
     @property
     def first(self) -> int:
@@ -144,47 +121,34 @@ class MaskedDiffusion(DocumentTask):
 
     def loss(self, params: Params, batch: Batch, rng: jax.Array | None, frozen: Frozen) -> LossSums:
         """Returns the weighted losses of the hidden tokens, over the tokens that they stand for."""
-        token_losses = self.token_losses(params, batch, self.supervised(batch), rng, frozen)
+        token_losses, _ = self.token_losses(params, batch, rng, frozen)
         weights = loss_weights(batch)
         num_tokens = batch["counts"].sum().astype(jnp.float32)
         sums = token_sums(token_losses, weights) | {"tokens": num_tokens}
         total = (token_losses.losses * weights).sum()
         return total, num_tokens, sums | padding_sums(batch, self.read)
 
-    def score(
-        self,
-        params: Params,
-        sources: Sequence[str],
-        targets: Sequence[str],
-        batch_size: int,
-        first_line: int = 1,
-    ) -> list[PairScore]:
-        """Returns a lower bound of log P(target | source) of each pair in nats, exact for targets
-        with few masks, otherwise estimated from `task.diffusion.draws` of them; a target is greedy
-        if each hidden token is the likeliest in all of them.
-
-        Raises:
-          UserError: a pair is longer than a row.
-        """
-        tokenizer = self.tokenizers.text("text")
-        pairs = []
-        for number, (source, target) in enumerate(zip(sources, targets, strict=True), first_line):
-            (_, *context), tokens = split_tokens(tokenizer, source, target)
-            if len(context) + len(tokens) >= self.max_length:
-                raise UserError(
-                    f"score: line {number} has {len(context) + len(tokens)} tokens, more than the "
-                    f"{self.max_length - 1} of a row (data.max_length); make it shorter"
-                )
-            pairs.append((context, list(tokens)))
-        return self.score_tokens(params, pairs, batch_size)
+    def pair_tokens(self, number: int, source: str, target: str) -> ContextTarget:
+        """Tokens of both, without a first token. Raises UserError if they are longer than a row."""
+        (_, *context), tokens = split_tokens(self.tokenizers.text("text"), source, target)
+        count = len(context) + len(tokens)
+        if count >= self.max_length:
+            raise UserError(
+                f"score: line {number} has {count} tokens, more than the {self.max_length - 1} of "
+                "a row (data.max_length); make it shorter"
+            )
+        return context, tokens
 
     def score_tokens(
         self,
         params: Params,
-        pairs: Sequence[tuple[Sequence[int], Sequence[int]]],
+        pairs: Sequence[ContextTarget],
         batch_size: int,
+        numbers: Sequence[int] = (),
     ) -> list[PairScore]:
-        """Scores pairs of tokens, without a first token, like `score`."""
+        """Computes a lower bound of log P of each target, exact for targets with few masks,
+        otherwise estimated from `task.diffusion.draws` of them; a target is greedy if each hidden
+        token is the likeliest in all of them."""
         rows: list[WeightedRow] = []
         for number, (source, target) in enumerate(pairs):
             tokens = np.array([*source, *target], np.int32)
@@ -221,9 +185,8 @@ class MaskedDiffusion(DocumentTask):
         tokenizer = self.tokenizers.text("text")
         mask = self.corruption.text.mask
         mask_text = tokenizer.pieces([mask])[0]
-        numbers = range(first_line, first_line + len(lines))
         texts = [tokenizer.encode(line) for line in lines]
-        for number, text in zip(numbers, texts, strict=True):
+        for number, text in enumerate(texts, first_line):
             room = self.max_length - 1 - (mask not in text)
             if len(text) > room:
                 raise UserError(
@@ -232,7 +195,7 @@ class MaskedDiffusion(DocumentTask):
                 )
         requests = [
             (number, sample, text)
-            for number, text in zip(numbers, texts, strict=True)
+            for number, text in enumerate(texts, first_line)
             for sample in range(decode.num_outputs)
         ]
         outputs: list[Prediction] = []
@@ -320,42 +283,17 @@ class MaskedDiffusion(DocumentTask):
         batch = padded_batch([{"text": tokens} for tokens, _ in rows])
         return {**batch, "keys": np.stack([keys for _, keys in rows])}
 
-    @functools.cached_property
-    def _program(self) -> Callable[..., tuple[jax.Array, jax.Array]]:
-        """Compiled filling of texts (`compiled_filling`)."""
-
-        def reader(params: Params, batch: Batch) -> LogitsOf:
-            _, *places = row_inputs(batch, "text")
-            return lambda tokens: apply_model(self.model, params, tokens, *places)
-
-        return compiled_filling(reader, "text", self.corruption.text.mask)
-
-
-LogitsOf = Callable[[jax.Array], jax.Array]
-"""Function from tokens [B, T] to their logits [B, T, V]."""
-
-
-def compiled_filling(
-    reader: Callable[[Params, Batch], LogitsOf], feature: str, mask: int
-) -> Callable[..., tuple[jax.Array, jax.Array]]:
-    """Compiled (parameters, batch, unmasking, seed) -> filled rows of a feature, and
-    log-probabilities, [B, T] each. "keys" of the batch name its rows.
-
-    Args:
-      reader: computes what all passes share.
-    """
-
-    def fill(
-        params: Params, batch: Batch, unmasking: Unmasking, seed: int
+    @platform.compiled_method(static_argnames=("unmasking", "seed"))
+    def _program(
+        self, params: Params, batch: Batch, unmasking: Unmasking, seed: int
     ) -> tuple[jax.Array, jax.Array]:
-        keys = row_keys(batch["keys"], seed)
-        return unmasking(reader(params, batch), batch[feature], mask, keys)
+        """Filled texts, and log-probabilities, [B, T] each. "keys" of the batch name its rows."""
+        text, *places = row_inputs(batch, "text")
 
-    return jax.jit(
-        fill,
-        static_argnames=("unmasking", "seed"),
-        compiler_options=platform.compiler_options(),
-    )
+        def logits_of(tokens: jax.Array) -> jax.Array:
+            return apply_model(self.model, params, tokens, *places)
+
+        return unmasking(logits_of, text, self.corruption.text.mask, row_keys(batch["keys"], seed))
 
 
 def make_unmasking(decode: DecodeConfig, specials: SpecialTokens) -> Unmasking:

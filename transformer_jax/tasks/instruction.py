@@ -23,7 +23,7 @@ from transformer_jax.conversations.encoding import ChatTokenizer, ConversationSp
 from transformer_jax.data.batches.loss_masks import LOSS_MASK_FEATURES, LossMaskedTexts
 from transformer_jax.data.batches.windows import BAR_AFTER_SECONDS
 from transformer_jax.data.examples import Corpus, Features, map_corpora
-from transformer_jax.errors import UserError
+from transformer_jax.errors import UserError, user_errors
 from transformer_jax.inference.config import DecodeConfig
 from transformer_jax.inference.generation import TokenGenerator
 from transformer_jax.inference.model_inputs import ModelInputs, text_inputs
@@ -113,17 +113,16 @@ class Instruction(CausalTask):
         prompts = {}
         with collect_warnings(len(lines)) as warnings:
             for number, line in enumerate(lines, first_line):
-                name = f"line {number}"
+                about_line = warnings.about(number)
                 if line.strip():
-                    turns = _conversation(line, name)
-                    prompts[number] = self._prompt(turns, name, decode, warnings, number)
+                    turns = _conversation(line, about_line.name)
+                    prompts[number] = self._prompt(turns, decode, about_line)
                 else:
-                    message = f"{name} is blank, and so is its answer"
-                    warnings.add(number, message, "are blank, and so are their answers")
+                    message = f"{about_line.name} is blank, and so is its answer"
+                    about_line.add(message, "are blank, and so are their answers")
         answers = self.token_generator.texts(params, [*prompts.values()], decode, [*prompts])
         for number in range(first_line, first_line + len(lines)):
-            outputs = next(answers) if number in prompts else [("", 0.0)]
-            yield [Prediction(*output) for output in outputs]
+            yield next(answers) if number in prompts else [Prediction("", 0.0)]
 
     def stream(self, params: Params, line: str, decode: DecodeConfig) -> Iterator[str]:
         return self.reply(params, _conversation(line, "the line"), decode)
@@ -132,19 +131,18 @@ class Instruction(CausalTask):
         self, params: Params, conversation: Conversation, decode: DecodeConfig
     ) -> Iterator[str]:
         with collect_warnings() as warnings:
-            prompt = self._prompt(conversation, "the conversation", decode, warnings)
+            about = warnings.about(1, "the conversation")
+            prompt = self._prompt(conversation, decode, about)
         return self.token_generator.stream(params, prompt, decode)
 
     def pair_tokens(self, number: int, source: str, target: str) -> ContextTarget:
         """Tokens of an instruction, a line as in `predict`, and of the answer as training writes
         it, without the token that ends it."""
         turns = _conversation(source, f"line {number}")
-        try:
+        with user_errors(f"line {number}"):
             check_unanswered(turns)
             answer = self.chat_tokenizer.encode_answer(turns, target)
             return self.chat_tokenizer.encode_prompt(turns), answer[:-1]
-        except ValueError as error:
-            raise UserError(f"line {number}: {error}") from error
 
     def model_inputs(
         self, params: Params, source: str, target: str | None, decode: DecodeConfig
@@ -152,7 +150,7 @@ class Instruction(CausalTask):
         """Returns an instruction as the model reads it, with the target after it, if there is
         one."""
         with collect_warnings() as warnings:
-            prompt = self._prompt(_conversation(source, "the text"), "the text", decode, warnings)
+            prompt = self._prompt(_conversation(source, warnings.name), decode, warnings)
         tokens = [*prompt, *encode_plain(self.tokenizers.text("text"), target or "")]
         return text_inputs(self.model, self.tokenizers, source + (target or ""), None, tokens)
 
@@ -168,28 +166,19 @@ class Instruction(CausalTask):
         )
 
     def _prompt(
-        self,
-        conversation: Conversation,
-        name: str,
-        decode: DecodeConfig,
-        warnings: LineWarnings,
-        number: int = 1,
+        self, conversation: Conversation, decode: DecodeConfig, warnings: LineWarnings
     ) -> list[int]:
         """Tokens of a conversation to answer, with room for the answer after them."""
         room = max(self.max_length - decode.max_extra_length, self.max_length // 2)
-        try:
+        with user_errors(warnings.name, f" (data.max_length is {self.max_length})"):
             check_unanswered(conversation)
             prompt, left_out = fit_prompt(self.chat_tokenizer, conversation, room)
-        except ValueError as error:
-            raise UserError(f"{name}: {error} (data.max_length is {self.max_length})") from error
         if left_out:
-            message = f"{name}: the first {left_out} questions are not read"
-            warnings.add(number, message, "are too long: their first questions are not read")
+            message = f"{warnings.name}: the first {left_out} questions are not read"
+            warnings.add(message, "are too long: their first questions are not read")
         return prompt
 
 
 def _conversation(line: str, name: str) -> Conversation:
-    try:
+    with user_errors(name):
         return parse_request(line)
-    except ValueError as error:
-        raise UserError(f"{name}: {error}") from error

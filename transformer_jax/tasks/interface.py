@@ -16,6 +16,7 @@ from transformer_jax.data.batches.token_cache import TokenCache
 from transformer_jax.data.config import DataConfig
 from transformer_jax.data.examples import Corpus, Features
 from transformer_jax.errors import UserError
+from transformer_jax.inference.batches import Prediction
 from transformer_jax.inference.config import DecodeConfig
 from transformer_jax.losses import LossOptions
 from transformer_jax.metrics import LossSums
@@ -52,11 +53,8 @@ class Supervised(NamedTuple):
     counted: jax.Array
 
 
-class Prediction(NamedTuple):
-    """An output and its score, higher is better."""
-
-    text: str
-    score: float
+Evaluation = tuple[dict[str, Any], list[Prediction]]
+"""Metrics of outputs, and the best output of each example."""
 
 
 class Task(Protocol):
@@ -104,9 +102,7 @@ class Task(Protocol):
     def metrics(self, sums: Mapping[str, Any], examples: Corpus) -> dict[str, Any]:
         """Returns metrics from the loss's sums ("loss" among them) over all examples."""
 
-    def evaluate(
-        self, params: Params, examples: Corpus, decode: DecodeConfig
-    ) -> tuple[dict[str, Any], list[Prediction]]:
+    def evaluate(self, params: Params, examples: Corpus, decode: DecodeConfig) -> Evaluation:
         """Returns metrics of the outputs, and the best output of each example; both are empty if
         the task has no metrics besides those of the loss."""
 
@@ -181,8 +177,17 @@ class TaskParts:
     def caching(self) -> TokenCache:
         return TokenCache(self.data.cache_dir, most_workers(self.data.num_workers))
 
+    def require_mask(self) -> None:
+        """Raises ValueError if a tokenizer has no mask token."""
+        specials = map(self.tokenizers.specials, self.tokenizers.sides)
+        if any(side.mask is None for side in specials):
+            raise ValueError(
+                f"task {self.task.name} asks for a tokenizer with [MASK], which that of another "
+                "run lacks"
+            )
+
     def make_model(
-        self, *wanted: type[Any], reach: int, sees_targets: bool = True, **vocab_sizes: int
+        self, *wanted: type[Any], reach: int, sees_targets: bool = True, **vocab_sizes: Any
     ) -> Any:
         """Makes the model.
 
@@ -209,9 +214,10 @@ class TaskParts:
                 f"{self.task.name} predicts; take another one"
             )
         specials = self.tokenizers.specials("text")
-        fields: dict[str, Any] = {**vocab_sizes, "start_id": specials.start}
-        fields["separator_id"] = specials.encoder.between[0]
-        config = dataclasses.replace(self.model, **fields)
+        separator = specials.encoder.between[0]
+        config = dataclasses.replace(
+            self.model, **vocab_sizes, start_id=specials.start, separator_id=separator
+        )
         check_num_positions(config, reach)
         return self.model_class(config)
 

@@ -29,7 +29,7 @@ from transformer_jax.inference.model_inputs import ModelInputs, text_inputs
 from transformer_jax.metrics import compute_metrics
 from transformer_jax.tasks.base import BaseTask, CausalTask
 from transformer_jax.tasks.interface import Params, Prediction, TaskParts
-from transformer_jax.tasks.line_warnings import LineWarnings, collect_warnings
+from transformer_jax.tasks.line_warnings import LineWarnings, collect_warnings, read_lines
 from transformer_jax.tokenization import SampledTokenizer, SpecialTokens, Tokenizers
 
 MOST_STARTS = 1 << 24
@@ -114,19 +114,14 @@ class DocumentWindows:
         token."""
         tokenizer = tokenizers.text("text")
         end = tokenizer.specials.eos
+        first = np.array([self.first], np.int32)
+        arrays = [np.asarray(tokenizer.encode(text), np.int32) for text in documents]
+        if not any(map(len, arrays)):
+            return [{"input": first, "target": np.array([end], np.int32)}]
         between = document_separator(self.first, end)
-        arrays = [np.array([self.first], np.int32)]
-        sizes = []
-        for tokens in map(tokenizer.encode, documents):
-            sizes.append(len(tokens))
-            arrays += [np.asarray(tokens, np.int32), between]
-        if not any(sizes):
-            return [
-                {"input": np.array([self.first], np.int32), "target": np.array([end], np.int32)}
-            ]
-        stream = TokenStream.from_sizes(
-            np.concatenate(arrays), np.array(sizes, np.int64), len(between)
-        )
+        tokens = np.concatenate([first, *(part for ids in arrays for part in (ids, between))])
+        sizes = np.array([*map(len, arrays)], np.int64)
+        stream = TokenStream.from_sizes(tokens, sizes, len(between))
         return self._of_block(tokenizers, stream, rng)
 
     def _of_block(
@@ -210,29 +205,24 @@ class LanguageModeling(DocumentTask, CausalTask):
           UserError: the search cannot generate token by token, such as beam search.
         """
         numbers = range(first_line, first_line + len(lines))
-        with collect_warnings(len(lines)) as warnings:
-            prompts = [
-                self._prompt(line, warnings, number)
-                for number, line in zip(numbers, lines, strict=True)
-            ]
-        for outputs in self.token_generator.texts(params, prompts, decode, numbers):
-            yield [Prediction(*output) for output in outputs]
+        prompts = read_lines(lines, first_line, self._prompt)
+        yield from self.token_generator.texts(params, prompts, decode, numbers)
 
     def stream(self, params: Params, line: str, decode: DecodeConfig) -> Iterator[str]:
         with collect_warnings() as warnings:
-            prompt = self._prompt(line, warnings)
+            prompt = self._prompt(line, warnings.about(1))
         return self.token_generator.stream(params, prompt, decode)
 
-    def _prompt(self, line: str, warnings: LineWarnings, number: int = 1) -> list[int]:
+    def _prompt(self, line: str, warnings: LineWarnings) -> list[int]:
         tokenizer = self.tokenizers.text("text")
-        name = f"line {number}"
-        prompt = [tokenizer.specials.first, *warnings.encode(tokenizer, line, number, name)]
+        prompt = [tokenizer.specials.first, *warnings.encode(tokenizer, line)]
         if len(prompt) > self.max_length:
             read = len(self.token_generator.fit_context(prompt))
             limit = f"last {read} (data.max_length is {self.max_length})"
-            message = f"{name} has {len(prompt) - 1} tokens, more than the model sees; it is"
+            count = len(prompt) - 1
+            message = f"{warnings.name} has {count} tokens, more than the model sees; it is"
             several = "have more tokens than the model sees; they are continued from their"
-            warnings.add(number, f"{message} continued from its {limit}", f"{several} {limit}")
+            warnings.add(f"{message} continued from its {limit}", f"{several} {limit}")
         return prompt
 
     def model_inputs(
@@ -241,7 +231,7 @@ class LanguageModeling(DocumentTask, CausalTask):
         """Returns a text as the model reads it, with the target after it, if there is one."""
         text = source + (target or "")
         with collect_warnings() as warnings:
-            tokens = self.token_generator.fit_context(self._prompt(text, warnings))
+            tokens = self.token_generator.fit_context(self._prompt(text, warnings.about(1)))
         return text_inputs(self.model, self.tokenizers, text, None, tokens)
 
     @functools.cached_property

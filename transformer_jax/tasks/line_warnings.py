@@ -2,8 +2,9 @@
 """Warnings about the lines of a call, one message of each kind however many lines it names."""
 
 import contextlib
+import dataclasses
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from transformer_jax.tokenization import Tokenizer
 
@@ -13,45 +14,44 @@ MOST_NUMBERS = 8
 """Largest number of lines that one message lists."""
 
 
+@dataclasses.dataclass(frozen=True)
 class LineWarnings:
-    """Warnings about the lines of a call, by what several lines have in common."""
+    """Warnings about a line of a call.
 
-    def __init__(self) -> None:
-        self._kinds: dict[str, dict[int, str]] = {}
+    Attributes:
+      number: of the line.
+      name: what messages call the line.
+      kinds: messages about all lines of the call, by number, by what several lines have in common.
+    """
 
-    def add(self, number: int, message: str, several: str) -> None:
-        """Adds the warning `message` about a line. If there are more of its kind, their message is
+    number: int = 1
+    name: str = "the text"
+    kinds: dict[str, dict[int, str]] = dataclasses.field(default_factory=dict)
+
+    def about(self, number: int, name: str | None = None) -> "LineWarnings":
+        """Warnings about another line of the call."""
+        return LineWarnings(number, name or f"line {number}", self.kinds)
+
+    def add(self, message: str, several: str) -> None:
+        """Adds the warning `message`. If other lines have one of its kind, their message is
         "5 of 60 lines {several}: 3, 9, ..."."""
-        self._kinds.setdefault(several, {})[number] = message
+        self.kinds.setdefault(several, {})[self.number] = message
 
-    def encode(self, tokenizer: Tokenizer, text: str, number: int, name: str) -> list[int]:
-        """Token ids of the text `name` of a line. Unknown pieces are a warning."""
+    def encode(self, tokenizer: Tokenizer, text: str) -> list[int]:
+        """Token ids of a text. Unknown pieces are a warning."""
         ids = tokenizer.encode(text)
         num_unknown = tokenizer.count_unknown(ids)
         if num_unknown:
-            message = f"{name} has {num_unknown} pieces unknown to the tokenizer"
-            self.add(number, message, "have pieces unknown to the tokenizer")
+            message = f"{self.name} has {num_unknown} pieces unknown to the tokenizer"
+            self.add(message, "have pieces unknown to the tokenizer")
         return ids
 
-    def cut(self, ids: list[int], room: int, limit: str, number: int, name: str) -> list[int]:
-        """The first `room` token ids of the text `name` of a line. That there are more is a
-        warning; `limit` says why."""
+    def cut(self, ids: list[int], room: int, limit: str) -> list[int]:
+        """The first `room` token ids. That there are more is a warning; `limit` says why."""
         if len(ids) > room:
-            message = f"{name} has {len(ids)} tokens; only the first {room} are read ({limit})"
-            self.add(number, message, f"are cut to the first {room} tokens ({limit})")
+            message = f"{self.name} has {len(ids)} tokens; only the first {room} are read ({limit})"
+            self.add(message, f"are cut to the first {room} tokens ({limit})")
         return ids[:room]
-
-    def log(self, num_lines: int) -> None:
-        """Logs the warnings of a call with that many lines."""
-        for several, messages in self._kinds.items():
-            if len(messages) == 1:
-                logger.warning("%s", *messages.values())
-                continue
-            numbers = [str(number) for number in messages][:MOST_NUMBERS]
-            if len(messages) > MOST_NUMBERS:
-                numbers.append("...")
-            listed = ", ".join(numbers)
-            logger.warning("%d of %d lines %s: %s", len(messages), num_lines, several, listed)
 
 
 @contextlib.contextmanager
@@ -59,4 +59,20 @@ def collect_warnings(num_lines: int = 1) -> Iterator[LineWarnings]:
     """Collects the warnings of a call, and logs them at the end of the block."""
     warnings = LineWarnings()
     yield warnings
-    warnings.log(num_lines)
+    for several, messages in warnings.kinds.items():
+        if len(messages) == 1:
+            logger.warning("%s", *messages.values())
+            continue
+        numbers = [str(number) for number in messages][:MOST_NUMBERS]
+        if len(messages) > MOST_NUMBERS:
+            numbers.append("...")
+        listed = ", ".join(numbers)
+        logger.warning("%d of %d lines %s: %s", len(messages), num_lines, several, listed)
+
+
+def read_lines[Line, T](
+    lines: Sequence[Line], first_line: int, read: Callable[[Line, LineWarnings], T]
+) -> list[T]:
+    """Reads the lines of a call, which are numbered from `first_line`."""
+    with collect_warnings(len(lines)) as warnings:
+        return [read(line, warnings.about(number)) for number, line in enumerate(lines, first_line)]

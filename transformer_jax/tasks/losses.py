@@ -4,6 +4,7 @@
 B batch, T slots of a row, M predictions of a row.
 """
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -15,12 +16,16 @@ from transformer_jax.metrics import padding_sums
 from transformer_jax.models import apply_model
 from transformer_jax.models.decoder_only import DecoderOnly
 from transformer_jax.nn.embeddings import Unprojected
-from transformer_jax.runtime import platform
 from transformer_jax.tasks.interface import Batch, LossSums, Params, Supervised
 from transformer_jax.tokenization import Frame, Tokenizer, Tokenizers
 
 ContextTarget = tuple[Sequence[int], Sequence[int]]
 """Tokens of a context, at least one, and of the target after it."""
+
+
+def with_loss_mask(context: Sequence[int], target: Sequence[int]) -> tuple[list[int], list[bool]]:
+    """Tokens of a context and of the target after it, and a mask of the target's."""
+    return [*context, *target], [False] * len(context) + [True] * len(target)
 
 
 def text_frame(body: Any, tokenizers: Tokenizers) -> Frame:
@@ -81,19 +86,15 @@ def r_drop_losses(
     return TokenLosses(losses, of_copies.nll[::2], of_copies.correct[::2])
 
 
-def compiled_scores(
-    model: Any, supervised: Callable[[Batch], Supervised], options: LossOptions
-) -> Callable[[Params, Batch], tuple[jax.Array, jax.Array]]:
-    """Compiles (parameters, packed batch) -> log P of each row's labels in nats, float32 [B], and
-    whether greedy search gives them, bool [B]."""
-
-    def scores(params: Params, batch: Batch) -> tuple[jax.Array, jax.Array]:
-        inputs, labels, counted = supervised(batch)
-        predicted = apply_model(model, params, *inputs, method="unprojected")
-        losses = options.unregularized.token_loss.of(predicted, labels)
-        return -(losses.nll * counted).sum(axis=1), (losses.correct | ~counted).all(axis=1)
-
-    return jax.jit(scores, compiler_options=platform.compiler_options())
+def row_scores(
+    model: Any, params: Params, supervised: Supervised, options: LossOptions
+) -> tuple[jax.Array, jax.Array]:
+    """log P of each row's labels in nats, float32 [B], and whether greedy search gives them, bool
+    [B]."""
+    inputs, labels, counted = supervised
+    predicted = apply_model(model, params, *inputs, method="unprojected")
+    losses = options.unregularized.token_loss.of(predicted, labels)
+    return -(losses.nll * counted).sum(axis=1), (losses.correct | ~counted).all(axis=1)
 
 
 def split_tokens(tokenizer: Tokenizer, source: str, target: str) -> ContextTarget:
@@ -106,7 +107,5 @@ def split_tokens(tokenizer: Tokenizer, source: str, target: str) -> ContextTarge
     """
     together = tokenizer.encode(source + target)
     alone = tokenizer.encode(source.rstrip()) if target else together
-    pairs = enumerate(zip(together, alone, strict=False))
-    shared = min(len(together), len(alone))
-    count = next((i for i, (token, other) in pairs if token != other), shared)
+    count = len(os.path.commonprefix([together, alone]))
     return [tokenizer.specials.first, *together[:count]], together[count:]

@@ -6,7 +6,7 @@ B batch, T slots of a target, K lengths tried for a source, V vocabulary.
 
 import dataclasses
 import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import batched
 from typing import Any, ClassVar, Self
 
@@ -32,9 +32,9 @@ from transformer_jax.nn.layers import looks_ahead
 from transformer_jax.runtime import platform
 from transformer_jax.runtime.progress import track
 from transformer_jax.tasks.corruptions import bound_masks
-from transformer_jax.tasks.diffusion import LogitsOf, compiled_filling, make_unmasking
+from transformer_jax.tasks.diffusion import make_unmasking, row_keys
 from transformer_jax.tasks.interface import Batch, Params, Prediction, Supervised, TaskParts
-from transformer_jax.tasks.line_warnings import collect_warnings
+from transformer_jax.tasks.line_warnings import read_lines
 from transformer_jax.tasks.losses import row_inputs
 from transformer_jax.tasks.translation import TextPairs
 from transformer_jax.tokenization import Frame, SpecialTokens
@@ -53,8 +53,8 @@ class MaskPredict(TextPairs):
     logits this prediction has the place of the target's first token, the start token.
     """
 
-    models: ClassVar[type[Any]] = EncoderDecoder
-    writes_in_order: ClassVar[bool] = False
+    models: ClassVar[Sequence[type[Any]]] = (EncoderDecoder,)
+    sees_targets: ClassVar[bool] = False
     evaluates_by: ClassVar[Sequence[str]] = (
         *("search", "beam_size", "temperature", "seed", "batch_size"),
     )
@@ -78,12 +78,7 @@ class MaskPredict(TextPairs):
                 "task mask_predict predicts tokens from both sides, and this decoder sees those "
                 "before alone; set model.attention_layer to 'bidirectional'"
             )
-        sides = parts.tokenizers.sides
-        if any(parts.tokenizers.specials(side).mask is None for side in sides):
-            raise ValueError(
-                "task mask_predict asks for a tokenizer with [MASK], which that of another run "
-                "lacks"
-            )
+        parts.require_mask()
         size = parts.vocab_sizes["target"]
         if size < task.max_target_length:
             raise ValueError(
@@ -147,7 +142,7 @@ class MaskPredict(TextPairs):
         return Supervised(inputs, labels, batch["labels"] > 0)
 
     def score_tokens(
-        self, params: Params, pairs: Sequence[Pair], batch_size: int, first_line: int = 1
+        self, params: Params, pairs: Sequence[Pair], batch_size: int, numbers: Sequence[int] = ()
     ) -> list[PairScore]:
         """Returns a lower bound of log P(target | source) of each pair in nats: the probability of
         the length, and the bound of masked diffusion for the tokens (`bound_masks`), which is
@@ -157,20 +152,20 @@ class MaskPredict(TextPairs):
           UserError: a target is longer than a row.
         """
         rows: list[WeightedRow] = []
-        for number, pair in enumerate(pairs):
+        for index, pair in enumerate(pairs):
             target = np.array(pair["target"], np.int32)
             if len(target) >= self.max_target_length:
                 raise UserError(
-                    f"score: the target of line {first_line + number} has {len(target)} tokens, "
+                    f"score: the target of line {numbers[index]} has {len(target)} tokens, "
                     f"more than the {self.max_target_length - 1} of a row "
                     "(data.max_target_length); make it shorter"
                 )
             source = [*pair["source"]]
             rng = np.random.default_rng(target.tolist())  # the same masks wherever the pair is
             length_alone = self.row(source, target, np.zeros(len(target), bool), has_length=True)
-            rows.append((number, 1.0, length_alone))
+            rows.append((index, 1.0, length_alone))
             for is_hidden, weight in bound_masks(len(target), DRAWS, rng):
-                rows.append((number, weight, self.row(source, target, is_hidden, has_length=False)))
+                rows.append((index, weight, self.row(source, target, is_hidden, has_length=False)))
         return weighted_scores(self.scores, params, rows, len(pairs), batch_size, self.model.config)
 
     def check_search(self, examples: Corpus, decode: DecodeConfig) -> None:
@@ -203,21 +198,16 @@ class MaskPredict(TextPairs):
           UserError: the search writes from left to right, or gives fewer outputs.
         """
         unmasking = self.unmasking(decode)
-        sources: dict[int, list[int]] = {}
-        with collect_warnings(len(lines)) as warnings:
-            for number, line in enumerate(lines, first_line):
-                source = self._encode_source(line, warnings, number, f"line {number}")
-                if len(source) > self.source_frame.size():
-                    sources[number] = source
+        rows = read_lines(lines, first_line, self._encode_source)
+        blank = self.source_frame.size()
+        sources = {i: row for i, row in enumerate(rows, first_line) if len(row) > blank}
+        batch = PaddedBatch(_Request([self.mask], 1, (0, 0)), self._arrays)
         outputs: dict[int, list[Prediction]] = {}
         for numbers in track(batched(sources, decode.batch_size), len(sources), "example"):
             read = [sources[number] for number in numbers]
-            lengths = self._batch.run(
-                functools.partial(self._likeliest_lengths, count=decode.beam_size),
-                params,
-                [_Request(source, 0, (0, 0)) for source in read],
-                decode.batch_size,
-            )
+            tried = [_Request(source, 0, (0, 0)) for source in read]
+            program = functools.partial(self._likeliest_lengths, count=decode.beam_size)
+            lengths = batch.run(program, params, tried, decode.batch_size)
             requests = [
                 _Request(source, int(length), (number, candidate))
                 for number, source, of_source in zip(numbers, read, lengths, strict=True)
@@ -225,7 +215,7 @@ class MaskPredict(TextPairs):
             ]
             program = functools.partial(self._fill, unmasking=unmasking, seed=decode.seed)
             for part in batched(requests, decode.batch_size):
-                filled = self._batch.run(program, params, part, decode.batch_size)
+                filled = batch.run(program, params, part, decode.batch_size)
                 for request, tokens, log_probs in zip(part, *filled, strict=True):
                     written = slice(1, 1 + request.length)
                     text = self.tokenizers.text("target").decode(tokens[written].tolist())
@@ -235,52 +225,37 @@ class MaskPredict(TextPairs):
             n_best = outputs.get(number, [Prediction("", 0.0)])
             yield sorted(n_best, key=lambda output: -output.score)[: decode.num_outputs]
 
-    @functools.cached_property
-    def _batch(self) -> PaddedBatch["_Request"]:
-        """Batches of sources, and targets that are all masks."""
+    def _arrays(self, requests: Sequence["_Request"]) -> dict[str, np.ndarray]:
+        """A batch of sources, and of targets that are all masks."""
+        start = self.specials.start
+        rows = [{"source": r.source, "target": [start, *[self.mask] * r.length]} for r in requests]
+        keys = np.array([request.keys for request in requests], np.int32)
+        return {**padded_batch(rows), "keys": keys}
 
-        def arrays(requests: Sequence[_Request]) -> dict[str, np.ndarray]:
-            start = self.specials.start
-            rows = [
-                {"source": r.source, "target": [start, *[self.mask] * r.length]} for r in requests
-            ]
-            keys = np.array([request.keys for request in requests], np.int32)
-            return {**padded_batch(rows), "keys": keys}
+    @platform.compiled_method(static_argnames="count")
+    def _likeliest_lengths(self, params: Params, batch: Batch, count: int) -> jax.Array:
+        """Likeliest numbers of target tokens, [B, K]."""
+        start = tuple(x[:, :1] for x in row_inputs(batch, "target"))
+        from_source = jnp.ones_like(start[0], bool)
+        inputs = (*row_inputs(batch, "source"), *start, from_source)
+        logits = apply_model(self.model, params, *inputs)[:, 0, : self.max_target_length]
+        most = min(count, self.max_target_length - 1)
+        return 1 + jax.lax.top_k(logits[:, 1:], most)[1]
 
-        return PaddedBatch(_Request([self.mask], 1, (0, 0)), arrays)
+    @platform.compiled_method(static_argnames=("unmasking", "seed"))
+    def _fill(
+        self, params: Params, batch: Batch, unmasking: Unmasking, seed: int
+    ) -> tuple[jax.Array, jax.Array]:
+        """Filled targets, and log-probabilities, [B, T] each. "keys" of the batch name its rows."""
+        source, positions, segment_ids = row_inputs(batch, "source")
+        encoded = apply_method(self.model, params, "encode", source, positions, segment_ids)
+        target, *places = row_inputs(batch, "target")
 
-    @functools.cached_property
-    def _likeliest_lengths(self) -> Callable[..., jax.Array]:
-        """Compiled (parameters, batch, count) -> likeliest numbers of target tokens, [B, K]."""
+        def logits_of(tokens: jax.Array) -> jax.Array:
+            packed = PackedTokens(tokens, *places)
+            return apply_method(self.model, params, "target_logits", encoded, segment_ids, packed)
 
-        def likeliest_lengths(params: Params, batch: Batch, count: int) -> jax.Array:
-            start = tuple(x[:, :1] for x in row_inputs(batch, "target"))
-            from_source = jnp.ones_like(start[0], bool)
-            inputs = (*row_inputs(batch, "source"), *start, from_source)
-            logits = apply_model(self.model, params, *inputs)[:, 0, : self.max_target_length]
-            most = min(count, self.max_target_length - 1)
-            return 1 + jax.lax.top_k(logits[:, 1:], most)[1]
-
-        return jax.jit(
-            likeliest_lengths,
-            static_argnames="count",
-            compiler_options=platform.compiler_options(),
-        )
-
-    @functools.cached_property
-    def _fill(self) -> Callable[..., tuple[jax.Array, jax.Array]]:
-        """Compiled filling of targets (`compiled_filling`)."""
-
-        def reader(params: Params, batch: Batch) -> LogitsOf:
-            source, positions, segment_ids = row_inputs(batch, "source")
-            encoded = apply_method(self.model, params, "encode", source, positions, segment_ids)
-            _, *places = row_inputs(batch, "target")
-            logits_of = functools.partial(
-                apply_method, self.model, params, "target_logits", encoded, segment_ids
-            )
-            return lambda tokens: logits_of(PackedTokens(tokens, *places))
-
-        return compiled_filling(reader, "target", self.mask)
+        return unmasking(logits_of, target, self.mask, row_keys(batch["keys"], seed))
 
 
 @dataclasses.dataclass(frozen=True)

@@ -7,9 +7,9 @@ B batch, T tokens, P predicted positions of a row, V vocabulary.
 import dataclasses
 import functools
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import batched
-from typing import ClassVar
+from typing import Any, ClassVar, Self
 
 import jax
 import jax.numpy as jnp
@@ -22,11 +22,12 @@ from transformer_jax.errors import UserError
 from transformer_jax.inference.batches import PaddedBatch, label_rows
 from transformer_jax.inference.config import DecodeConfig
 from transformer_jax.inference.model_inputs import ModelInputs, as_row, text_inputs
-from transformer_jax.losses import LossOptions
 from transformer_jax.models import apply_model
 from transformer_jax.models.encoder_only import EncoderOnly
 from transformer_jax.runtime import platform
 from transformer_jax.runtime.progress import track
+from transformer_jax.tasks.base import TextTask
+from transformer_jax.tasks.config import TaskConfig
 from transformer_jax.tasks.interface import (
     Batch,
     Frozen,
@@ -37,44 +38,28 @@ from transformer_jax.tasks.interface import (
     TaskParts,
 )
 from transformer_jax.tasks.language_modeling import DocumentTask, DocumentWindows
-from transformer_jax.tasks.line_warnings import LineWarnings, collect_warnings
+from transformer_jax.tasks.line_warnings import LineWarnings, collect_warnings, read_lines
 from transformer_jax.tasks.losses import row_inputs
-from transformer_jax.tokenization import Tokenizers
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
-class MaskedLanguageModeling(DocumentTask):
+class MaskedLanguageModeling(DocumentTask, TextTask):
     """Masked language modeling with an encoder-only model on documents {"text": str}.
 
     A row is [CLS] window [SEP], in the vocabulary's own special tokens.
 
     Attributes:
       model: maps tokens and positions to logits of the tokens at these positions.
-      tokenizers: tokenizers of the side "text", with a mask token.
-      max_length: slots of a row.
       windows: cuts documents into rows.
-      mask_rate: share of a window's tokens that are predicted. Of these, 80% are replaced by
-        [MASK], 10% by a random token, and 10% are kept; the choice differs from epoch to epoch.
-      highest_mask_rate: the highest share during training (`ScheduledMasks`).
-      whole_words: predict all pieces of a word, or none.
-      loss_options: settings of the training loss.
-      pooling: how vectors of tokens become one; None: no vectors of texts.
-      normalize: scale them to length 1.
+      config: the section `task`. Of the tokens that are predicted, the share `mask_rate`, 80% are
+        replaced by [MASK], 10% by a random token, and 10% are kept; the choice differs from epoch
+        to epoch.
     """
 
-    model: EncoderOnly
-    tokenizers: Tokenizers
-    max_length: int
     windows: DocumentWindows
-    mask_rate: float
-    highest_mask_rate: float
-    whole_words: bool
-    loss_options: LossOptions
-    pooling: str | None = None
-    normalize: bool = False
+    config: TaskConfig
+    models: ClassVar[Sequence[type[Any]]] = (EncoderOnly,)
     features: ClassVar[Sequence[str]] = ("text", "labels")
-    read: ClassVar[Sequence[str]] = ("text",)
-    best_by: ClassVar[str] = "-loss"
     predicts_by: ClassVar[Sequence[str]] = ("num_outputs", "batch_size")
 
     @property
@@ -84,10 +69,11 @@ class MaskedLanguageModeling(DocumentTask):
         Short texts exceed it together, since at least one token of each is chosen: see
         `restore_beyond`.
         """
-        return min(math.ceil(1.25 * self.highest_mask_rate * self.max_length), self.max_length)
+        highest_rate = max(self.config.mask_rate, self.config.final_mask_rate or 0.0)
+        return min(math.ceil(1.25 * highest_rate * self.max_length), self.max_length)
 
     @classmethod
-    def build(cls, parts: TaskParts) -> "MaskedLanguageModeling":
+    def build(cls, parts: TaskParts, **fields: Any) -> Self:
         """Makes the task of a run.
 
         Raises:
@@ -95,26 +81,15 @@ class MaskedLanguageModeling(DocumentTask):
             has no [MASK].
         """
         length = parts.data.max_length
-        vocab_size = parts.vocab_sizes["text"]
         specials = parts.tokenizers.specials("text")
         if length <= specials.encoder.size():
             raise ValueError(f"data.max_length is {length}; a row has [CLS], a token and [SEP]")
-        model = parts.make_model(EncoderOnly, reach=length, vocab_size=vocab_size)
-        if parts.tokenizers.sides and specials.mask is None:
-            raise ValueError(
-                "task masked_lm asks for a tokenizer with [MASK], which that of another run lacks"
-            )
-        return cls(
-            model=model,
-            tokenizers=parts.tokenizers,
-            max_length=length,
+        parts.require_mask()
+        loss = dataclasses.replace(parts.loss, label_smoothing=0.0)
+        return super().build(
+            dataclasses.replace(parts, loss=loss),
             windows=DocumentWindows.of(parts, specials.eos, length - specials.encoder.size()),
-            mask_rate=parts.task.mask_rate,
-            highest_mask_rate=max(parts.task.mask_rate, parts.task.final_mask_rate or 0.0),
-            whole_words=parts.task.whole_words,
-            loss_options=dataclasses.replace(parts.loss, label_smoothing=0.0),
-            pooling=parts.task.pooling,
-            normalize=parts.task.normalize,
+            config=parts.task,
         )
 
     def init(self, rng: jax.Array) -> Params:
@@ -143,7 +118,7 @@ class MaskedLanguageModeling(DocumentTask):
     def preprocess(self, example: Features, rng: np.random.Generator) -> Features:
         """Returns a window as "text", partly masked, and "labels": 1 + the token at each position
         to predict, 0 elsewhere."""
-        return self.masked(example, rng, self.mask_rate)
+        return self.masked(example, rng, self.config.mask_rate)
 
     def masked(self, example: Features, rng: np.random.Generator, rate: float) -> Features:
         """Masks a window as `preprocess`, a share `rate` of its tokens."""
@@ -163,7 +138,7 @@ class MaskedLanguageModeling(DocumentTask):
         """Positions to predict, at least one if there is a token that is not special."""
         places = np.flatnonzero(self.is_text[text])
         count = max(1, round(rate * len(places)))
-        if not self.whole_words:
+        if not self.config.whole_words:
             return rng.permutation(places)[:count]
         starts = np.array(self.tokenizers.text("text").starts_word(text))[places]
         words = np.split(places, np.flatnonzero(starts)[1:]) if len(places) else []
@@ -207,7 +182,7 @@ class MaskedLanguageModeling(DocumentTask):
                 f"decode: num_outputs is {decode.num_outputs}; the vocabulary has {num_pieces} "
                 "pieces to fill in"
             )
-        tokens = self._rows(lines, first_line)
+        tokens = read_lines(lines, first_line, self._row)
         masked = [i for i, row in enumerate(tokens) if self.mask in row]
 
         batch = PaddedBatch([0], functools.partial(blank_arrays, mask=self.mask))
@@ -222,9 +197,9 @@ class MaskedLanguageModeling(DocumentTask):
         none = f"no {self.mask_text} to fill;"
         with collect_warnings(len(lines)) as warnings:
             for i in sorted(set(range(len(lines))) - set(masked)):
-                number = i + first_line
-                message = f"line {number} has {none} it is left unchanged"
-                warnings.add(number, message, f"have {none} they are left unchanged")
+                line_warnings = warnings.about(i + first_line)
+                message = f"{line_warnings.name} has {none} it is left unchanged"
+                line_warnings.add(message, f"have {none} they are left unchanged")
         for i, line in enumerate(lines):
             yield results.get(i, [Prediction(line, 1.0)])
 
@@ -237,35 +212,31 @@ class MaskedLanguageModeling(DocumentTask):
         Raises:
           UserError: the run has no pooling.
         """
-        if self.pooling is None:
+        if self.config.pooling is None:
             raise UserError(
                 "embed: task.pooling is not set, which says how vectors of tokens become one; "
                 "set it: --pooling=mean, or cls"
             )
-        rows = self._rows(lines, first_line)
+        rows = read_lines(lines, first_line, self._row)
         vectors = label_rows(self._vectors, params, rows, batch_size)
         return np.array(vectors, np.float32).reshape(len(rows), self.model.config.d_model)
 
-    @functools.cached_property
-    def _vectors(self) -> Callable[..., jax.Array]:
-        """Compiled (parameters, batch with one text per row) -> vectors [B, D]."""
-
-        def vectors(params: Params, batch: Batch) -> jax.Array:
-            inputs = row_inputs(batch, "text")
-            x = apply_model(self.model, params, *inputs, method="features").astype(jnp.float32)
-            is_token = (batch["text_segment_ids"] > 0)[:, :, None]
-            if self.pooling == "cls":
-                pooled = x[:, 0]
-            elif self.pooling == "max":
-                pooled = jnp.where(is_token, x, -jnp.inf).max(axis=1)
-            else:
-                total = jnp.where(is_token, x, 0).sum(axis=1)
-                pooled = total / jnp.maximum(is_token.sum(axis=1), 1)
-            if self.normalize:
-                pooled /= jnp.maximum(jnp.linalg.norm(pooled, axis=1, keepdims=True), 1e-12)
-            return pooled
-
-        return jax.jit(vectors, compiler_options=platform.compiler_options())
+    @platform.compiled_method()
+    def _vectors(self, params: Params, batch: Batch) -> jax.Array:
+        """Vectors of a batch with one text per row, [B, D]."""
+        inputs = row_inputs(batch, "text")
+        x = apply_model(self.model, params, *inputs, method="features").astype(jnp.float32)
+        is_token = (batch["text_segment_ids"] > 0)[:, :, None]
+        if self.config.pooling == "cls":
+            pooled = x[:, 0]
+        elif self.config.pooling == "max":
+            pooled = jnp.where(is_token, x, -jnp.inf).max(axis=1)
+        else:
+            total = jnp.where(is_token, x, 0).sum(axis=1)
+            pooled = total / jnp.maximum(is_token.sum(axis=1), 1)
+        if self.config.normalize:
+            pooled /= jnp.maximum(jnp.linalg.norm(pooled, axis=1, keepdims=True), 1e-12)
+        return pooled
 
     def model_inputs(
         self, params: Params, source: str, target: str | None, decode: DecodeConfig
@@ -276,37 +247,21 @@ class MaskedLanguageModeling(DocumentTask):
         everywhere = as_row(tokens)[1]
         return text_inputs(self.model, self.tokenizers, source, target, tokens, everywhere)
 
-    def _rows(self, lines: Sequence[str], first_line: int) -> list[list[int]]:
-        with collect_warnings(len(lines)) as warnings:
-            return [
-                self._row(line, warnings, n, f"line {n}")
-                for n, line in enumerate(lines, first_line)
-            ]
-
-    def _row(
-        self, line: str, warnings: LineWarnings, number: int = 1, name: str = "the text"
-    ) -> list[int]:
+    def _row(self, line: str, warnings: LineWarnings) -> list[int]:
         """Tokens of a line, cut to a row, with special tokens."""
         frame = self.specials.encoder
         room = self.max_length - frame.size()
         ids = self.tokenizers.text("text").encode(line)
         limit = f"data.max_length is {self.max_length}"
-        return frame.around(warnings.cut(ids, room, limit, number, name))
+        return frame.around(warnings.cut(ids, room, limit))
 
-    @functools.cached_property
-    def _likeliest(self) -> Callable[..., tuple[jax.Array, jax.Array]]:
-        """Compiled (parameters, batch, count) -> likeliest tokens of each [MASK], and their
-        probabilities, [B, P, count] each."""
-
-        def likeliest(params: Params, batch: Batch, count: int) -> tuple[jax.Array, jax.Array]:
-            logits = apply_model(self.model, params, *row_inputs(batch, "text"), batch["places"])
-            logits = jnp.where(self.is_text, logits, -jnp.inf)
-            probabilities, ids = jax.lax.top_k(jax.nn.softmax(logits), count)
-            return ids, probabilities
-
-        return jax.jit(
-            likeliest, static_argnames="count", compiler_options=platform.compiler_options()
-        )
+    @platform.compiled_method(static_argnames="count")
+    def _likeliest(self, params: Params, batch: Batch, count: int) -> tuple[jax.Array, jax.Array]:
+        """Likeliest tokens of each [MASK], and their probabilities, [B, P, count] each."""
+        logits = apply_model(self.model, params, *row_inputs(batch, "text"), batch["places"])
+        logits = jnp.where(self.is_text, logits, -jnp.inf)
+        probabilities, ids = jax.lax.top_k(jax.nn.softmax(logits), count)
+        return ids, probabilities
 
     def _filled(self, line: str, ids: np.ndarray, probabilities: np.ndarray) -> list[Prediction]:
         """Outputs of a line, given the ids and probabilities [P, n] of its blanks."""

@@ -9,19 +9,18 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
+import numpy as np
+
 from transformer_jax.data.batches.loss_masks import LOSS_MASK_FEATURES, LossMaskedTexts
 from transformer_jax.data.examples import Corpus, Features, map_corpora
-from transformer_jax.data.files.json_lines import (
-    choice_continuation,
-    parse_question,
-)
-from transformer_jax.errors import UserError
+from transformer_jax.data.files.json_lines import choice_continuation, parse_question
+from transformer_jax.errors import user_errors
 from transformer_jax.inference.config import DecodeConfig
 from transformer_jax.metrics import compute_metrics
 from transformer_jax.scoring.labels import multiple_choice_accuracy
 from transformer_jax.tasks.base import CausalTask
-from transformer_jax.tasks.interface import Params, Prediction
-from transformer_jax.tasks.losses import split_tokens
+from transformer_jax.tasks.interface import Evaluation, Params, Prediction
+from transformer_jax.tasks.losses import ContextTarget, split_tokens, with_loss_mask
 
 Question = tuple[str, Sequence[str]]
 """A context, and the choices of its continuation."""
@@ -44,14 +43,16 @@ class MultipleChoice(CausalTask):
         return map_corpora(examples, self._right_choices)
 
     def _right_choices(self, examples: Corpus) -> LossMaskedTexts:
-        tokenizer = self.tokenizers.text("text")
         rows = []
         for example in examples:
             context, choices = _question(example)
-            target = choice_continuation(context, choices[int(example["answer"])])
-            read, counted = split_tokens(tokenizer, context, target)
-            rows.append(([*read, *counted], [False] * len(read) + [True] * len(counted)))
+            right = choices[int(example["answer"])]
+            rows.append(with_loss_mask(*self._split(context, right)))
         return LossMaskedTexts.from_texts(rows)
+
+    def _split(self, context: str, choice: str) -> ContextTarget:
+        target = choice_continuation(context, choice)
+        return split_tokens(self.tokenizers.text("text"), context, target)
 
     def metrics(self, sums: Mapping[str, Any], examples: Corpus) -> dict[str, Any]:
         """Returns loss and perplexity of a token of the right choices."""
@@ -59,9 +60,7 @@ class MultipleChoice(CausalTask):
         del metrics["accuracy"]  # of tokens; the reported accuracy is that of choices
         return metrics
 
-    def evaluate(
-        self, params: Params, examples: Corpus, decode: DecodeConfig
-    ) -> tuple[dict[str, Any], list[Prediction]]:
+    def evaluate(self, params: Params, examples: Corpus, decode: DecodeConfig) -> Evaluation:
         """Returns the scores of `multiple_choice_accuracy`, and the likeliest choice of each
         example."""
         questions = [_question(example) for example in examples]
@@ -79,10 +78,8 @@ class MultipleChoice(CausalTask):
         other line."""
         questions = []
         for number, line in enumerate(lines, first_line):
-            try:
+            with user_errors(f"line {number}"):
                 questions.append(parse_question(line))
-            except ValueError as error:
-                raise UserError(f"line {number}: {error}") from error
         scores = self._scores(params, questions, decode.batch_size, first_line)
         for (_, choices), log_probs in zip(questions, scores, strict=True):
             yield _ranked(choices, log_probs)[: decode.num_outputs]
@@ -91,14 +88,9 @@ class MultipleChoice(CausalTask):
         self, params: Params, questions: Sequence[Question], batch_size: int, first_line: int = 1
     ) -> list[list[float]]:
         """log P of each choice given its context."""
-        tokenizer = self.tokenizers.text("text")
-        numbers = []
-        pairs = []
-        for number, (context, choices) in enumerate(questions, first_line):
-            for choice in choices:
-                numbers.append(number)
-                target = choice_continuation(context, choice)
-                pairs.append(split_tokens(tokenizer, context, target))
+        sizes = [len(choices) for _, choices in questions]
+        numbers = np.repeat(np.arange(first_line, first_line + len(sizes)), sizes).tolist()
+        pairs = [self._split(context, choice) for context, texts in questions for choice in texts]
         scores = iter(self.score_tokens(params, pairs, batch_size, numbers))
         return [[next(scores).log_prob for _ in choices] for _, choices in questions]
 

@@ -19,7 +19,7 @@ from transformer_jax.inference.tree_constraint import SHORTEST, TreeConstraint
 from transformer_jax.scoring.parseval import parseval
 from transformer_jax.tasks.base import Seq2SeqTask
 from transformer_jax.tasks.config import TaskConfig
-from transformer_jax.tasks.interface import Params, Prediction, TaskParts
+from transformer_jax.tasks.interface import Evaluation, Params, Prediction, TaskParts
 from transformer_jax.tasks.line_warnings import collect_warnings
 from transformer_jax.tasks.translation import Translation
 from transformer_jax.tokenization import (
@@ -122,12 +122,9 @@ class TreeCodec:
         any word, because the words are given. None without a lookahead."""
         if not self.has_lookahead:
             return None
-        ids = range(self.symbols.vocab_size)
         read = self.symbols.id_of(READ)
-        return tuple(
-            read if piece.startswith(READ) else i
-            for i, piece in zip(ids, self.symbols.pieces(ids), strict=True)
-        )
+        pieces = self.symbols.pieces(range(self.symbols.vocab_size))
+        return tuple(read if piece.startswith(READ) else i for i, piece in enumerate(pieces))
 
     def encode(self, tree: Tree) -> list[int]:
         tokens = tree_to_tokens(tree)
@@ -210,14 +207,9 @@ class Parsing(Seq2SeqTask):
     def predicts(self) -> tuple[int, ...] | None:
         return self.codec.predicts if self.codec else None
 
-    def evaluate(
-        self, params: Params, examples: Corpus, decode: DecodeConfig
-    ) -> tuple[dict[str, Any], list[Prediction]]:
+    def evaluate(self, params: Params, examples: Corpus, decode: DecodeConfig) -> Evaluation:
         """Returns the metrics of `scoring.parseval`, and the best tree of each sentence."""
-        n_best = self.predict(params, [example["source"] for example in examples], decode)
-        outputs = [trees[0] for trees in n_best]
-        references = [example["target"] for example in examples]
-        return parseval([output.text for output in outputs], references), outputs
+        return self.evaluate_by(parseval, params, examples, decode)
 
     def check_search(self, examples: Corpus, decode: DecodeConfig) -> None:
         parts = [part for example in examples for part in self.parts(example["source"])]
@@ -241,7 +233,7 @@ class Parsing(Seq2SeqTask):
                 if len(line_parts) > 1:
                     message = f"line {number} is too long: it is parsed in {len(line_parts)} parts"
                     several = f"are too long: they are parsed in parts, {joined}"
-                    warnings.add(number, f"{message}, {joined}", several)
+                    warnings.about(number).add(f"{message}, {joined}", several)
         outputs_of_parts = iter(self._search(params, requests, decode))
         for line_parts in parts:
             trees = [self.tree_codec.decode(part, next(outputs_of_parts)) for part in line_parts]

@@ -17,8 +17,8 @@ import jax.numpy as jnp
 import numpy as np
 from tqdm import tqdm
 
-from transformer_jax.conversations import Conversation, conversation_from_json
-from transformer_jax.conversations.encoding import EncodedConversation, fit_prompt
+from transformer_jax.conversations import conversation_from_json
+from transformer_jax.conversations.encoding import fit_prompt
 from transformer_jax.data.batches.loss_masks import (
     PREFERENCE_FEATURES,
     REFERENCE,
@@ -30,9 +30,10 @@ from transformer_jax.data.batches.windows import BAR_AFTER_SECONDS
 from transformer_jax.data.examples import Corpus, Features, map_corpora
 from transformer_jax.errors import UserError
 from transformer_jax.metrics import padding_sums
+from transformer_jax.runtime import platform
 from transformer_jax.tasks.instruction import Instruction
 from transformer_jax.tasks.interface import Batch, Frozen, LossSums, Params, Supervised, TaskParts
-from transformer_jax.tasks.losses import ContextTarget, compiled_scores
+from transformer_jax.tasks.losses import ContextTarget, row_scores, with_loss_mask
 
 logger = logging.getLogger(__name__)
 
@@ -80,7 +81,8 @@ class Preference(Instruction):
 
     def _pairs(self, examples: Corpus, training: bool) -> PreferencePairs:
         assert self.reference is not None
-        pairs: list[tuple[EncodedConversation, EncodedConversation]] = []
+        pairs = []
+        limit = f"a row of {self.max_length} tokens (data.max_length)"
         left_out: Counter[str] = Counter()
         bar = tqdm(examples, "tokens", unit="pair", delay=BAR_AFTER_SECONDS, disable=None)
         for number, example in enumerate(bar, 1):
@@ -94,12 +96,13 @@ class Preference(Instruction):
                     raise UserError(f"pair {number}: {error}") from error
                 left_out[str(error)] += 1
                 continue
-            pair = self._pair(turns, answers)
-            if pair is None:
-                limit = f"a row of {self.max_length} tokens (data.max_length)"
+            room = self.max_length + 1 - max(map(len, answers))
+            try:
+                prompt, _ = fit_prompt(self.chat_tokenizer, turns, room)
+            except ValueError:
                 left_out[f"an answer with its question is longer than {limit}"] += 1
-            else:
-                pairs.append(pair)
+                continue
+            pairs.append([with_loss_mask(prompt, answer) for answer in answers])
         for reason, count in left_out.items():
             logger.warning("%d of %d pairs are left out: %s", count, len(examples), reason)
         if not pairs:
@@ -125,21 +128,6 @@ class Preference(Instruction):
                 bar.update(len(indices))
         return np.array(log_probs, np.float32)
 
-    def _pair(
-        self, turns: Conversation, answers: Sequence[list[int]]
-    ) -> tuple[EncodedConversation, EncodedConversation] | None:
-        """Both answers after the same prompt; None if the longer one leaves no room for it."""
-        room = self.max_length + 1 - max(map(len, answers))
-        try:
-            prompt, _ = fit_prompt(self.chat_tokenizer, turns, room)
-        except ValueError:
-            return None
-        chosen, rejected = (
-            EncodedConversation([*prompt, *answer], [False] * len(prompt) + [True] * len(answer))
-            for answer in answers
-        )
-        return chosen, rejected
-
     def metrics(self, sums: Mapping[str, Any], examples: Corpus) -> dict[str, Any]:
         """Returns the means over all pairs; "num_loss_examples" are these, if some do not fit."""
         metrics = super().metrics(sums, examples)
@@ -152,9 +140,9 @@ class Preference(Instruction):
         """Raises UserError: there are no labels, only pairs of answers."""
         raise UserError("batches: task preference compares answers and has no labels; use its loss")
 
-    @functools.cached_property
-    def scores(self) -> Callable[[Params, Batch], tuple[jax.Array, jax.Array]]:
-        return compiled_scores(self.model, super().supervised, self.loss_options)
+    @platform.compiled_method()
+    def scores(self, params: Params, batch: Batch) -> tuple[jax.Array, jax.Array]:
+        return row_scores(self.model, params, super().supervised(batch), self.loss_options)
 
     def loss(self, params: Params, batch: Batch, rng: jax.Array | None, frozen: Frozen) -> LossSums:
         """Returns -log sigmoid of each pair's margin (equation 7): the reward of the chosen answer

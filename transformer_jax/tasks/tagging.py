@@ -18,8 +18,8 @@ from transformer_jax.inference.config import DecodeConfig
 from transformer_jax.inference.model_inputs import ModelInputs, text_inputs
 from transformer_jax.models.classifier import TokenClassifier
 from transformer_jax.tasks.base import LabelingTask
-from transformer_jax.tasks.interface import Batch, Params, Prediction, Supervised
-from transformer_jax.tasks.line_warnings import collect_warnings
+from transformer_jax.tasks.interface import Batch, Evaluation, Params, Prediction, Supervised
+from transformer_jax.tasks.line_warnings import LineWarnings, read_lines
 from transformer_jax.tasks.losses import row_inputs, text_frame
 
 
@@ -71,9 +71,7 @@ class Tagging(LabelingTask):
         tags = batch["tags"]
         return Supervised(row_inputs(batch, "text"), jnp.maximum(tags - 1, 0), tags > 0)
 
-    def evaluate(
-        self, params: Params, examples: Corpus, decode: DecodeConfig
-    ) -> tuple[dict[str, Any], list[Prediction]]:
+    def evaluate(self, params: Params, examples: Corpus, decode: DecodeConfig) -> Evaluation:
         """Returns the accuracy per word, the number of words, and the tags of each example."""
         n_best = self.predict(params, [example["text"] for example in examples], decode)
         outputs = [tags[0] for tags in n_best]
@@ -94,25 +92,25 @@ class Tagging(LabelingTask):
         Words that do not fit into a row are tagged "_", or with more of them where that is a tag,
         with a warning that names the line.
         """
-        words = [_words(line) for line in lines]
-        rows = [self._tokens(line_words) for line_words in words]
-        tokens = [text for text, _ in rows]
+        limit = f"words are left untagged (data.max_length is {self.max_length})"
+
+        def read(line: str, warnings: LineWarnings) -> tuple[list[int], list[int], int]:
+            words = _words(line)
+            text, firsts = self._tokens(words)
+            left = len(words) - len(firsts)
+            if left:
+                message = f"{warnings.name} is too long: its last {left} {limit}"
+                warnings.add(message, f"are too long: their last {limit}")
+            return text, firsts, left
+
+        rows = read_lines(lines, first_line, read)
+        tokens = [text for text, _, _ in rows]
         probabilities = label_rows(self.probabilities, params, tokens, decode.batch_size)
         names = self.tokenizers.labels("tags").names
         mark = "_"
         while mark in names:  # a gold tag would make it right
             mark += "_"
-        untagged = [
-            len(line_words) - len(firsts)
-            for line_words, (_, firsts) in zip(words, rows, strict=True)
-        ]
-        limit = f"words are left untagged (data.max_length is {self.max_length})"
-        with collect_warnings(len(lines)) as warnings:
-            for number, left in enumerate(untagged, first_line):
-                if left:
-                    message = f"line {number} is too long: its last {left} {limit}"
-                    warnings.add(number, message, f"are too long: their last {limit}")
-        for left, (_, firsts), row in zip(untagged, rows, probabilities, strict=True):
+        for (_, firsts, left), row in zip(rows, probabilities, strict=True):
             tags = [names[tag] for tag in row[firsts].argmax(axis=1)] + [mark] * left
             score = float(row[firsts].max(axis=1).mean()) if firsts else 1.0
             yield [Prediction(" ".join(tags), score)]

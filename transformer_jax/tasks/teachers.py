@@ -21,11 +21,11 @@ from transformer_jax.data.batches.packing import padded_batch
 from transformer_jax.data.batches.windows import Windows
 from transformer_jax.data.examples import Corpora, Features, Parsed
 from transformer_jax.errors import UserError
+from transformer_jax.inference.batches import PaddedBatch
 from transformer_jax.losses import TopPredictions
 from transformer_jax.models import apply_model
 from transformer_jax.nn import auxiliary
-from transformer_jax.parallel import hosts
-from transformer_jax.parallel.sharding import place_like, round_up_rows
+from transformer_jax.parallel.sharding import round_up_rows
 from transformer_jax.runtime import platform
 from transformer_jax.runtime.progress import track
 from transformer_jax.tasks.interface import Batch, Params, Task
@@ -194,17 +194,17 @@ def predict_top(
         logits = apply_model(supervised.model, params, *supervised.supervised(batch).inputs)
         return TopPredictions.of_logits(logits, min(count, logits.shape[-1]), temperature)
 
+    no_item: Any = dict.fromkeys(task.lengths, ())
+    batch = PaddedBatch(no_item, functools.partial(padded_batch, lengths=task.lengths))
     rows = round_up_rows(rows, params)
     predictions = []  # tokens and log-probabilities of each item
     for group in track(batched(items, rows), len(items), "example"):
         group_features = [task.preprocess(item, np.random.default_rng(0)) for item in group]
-        packed: list[Any] = [
+        packed = [
             {name: values[: task.lengths[name]] for name, values in features.items()}
             for features in group_features
         ]
-        packed += [dict.fromkeys(task.lengths, ())] * (rows - len(packed))
-        batch = padded_batch(packed, task.lengths)
-        tokens, log_probs = hosts.to_host(top(params, place_like(params, batch)))
+        tokens, log_probs = batch.run(top, params, packed, rows)
         for i, features in enumerate(group_features):
             size = len(features[_TARGET])
             end = min(size, task.lengths[_TARGET])

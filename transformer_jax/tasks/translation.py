@@ -23,7 +23,7 @@ from transformer_jax.inference.seq2seq_search import Request, Seq2SeqSearch
 from transformer_jax.scoring import METRICS, best_by
 from transformer_jax.tasks.base import Seq2SeqTask
 from transformer_jax.tasks.config import TaskConfig
-from transformer_jax.tasks.interface import Params, Prediction, TaskParts
+from transformer_jax.tasks.interface import Evaluation, Params, Prediction, TaskParts
 from transformer_jax.tasks.line_warnings import LineWarnings, collect_warnings
 from transformer_jax.tokenization import Frame, SampledTokenizer, Tokenizer
 
@@ -73,29 +73,22 @@ class TextPairs(Seq2SeqTask):
     def encode_pair(self, pair: Mapping[str, str]) -> dict[str, list[int]]:
         return {side: _encode(self.tokenizers.text(side), pair[side]) for side in self.lengths}
 
-    def evaluate(
-        self, params: Params, examples: Corpus, decode: DecodeConfig
-    ) -> tuple[dict[str, Any], list[Prediction]]:
+    def evaluate(self, params: Params, examples: Corpus, decode: DecodeConfig) -> Evaluation:
         """Returns the metrics of the best outputs, such as BLEU, and these outputs."""
-        n_best = self.predict(params, [example["source"] for example in examples], decode)
-        outputs = [hypotheses[0] for hypotheses in n_best]
-        references = [example["target"] for example in examples]
         score = METRICS.configured(self.metric, self.config)
-        return score([output.text for output in outputs], references), outputs
+        return self.evaluate_by(score, params, examples, decode)
 
-    def _encode_source(
-        self, line: str, warnings: LineWarnings, number: int = 1, name: str = "the text"
-    ) -> list[int]:
+    def _encode_source(self, line: str, warnings: LineWarnings) -> list[int]:
         """Tokens of a source, cut at `max_source_length`, with special tokens."""
         tokenizer = self.tokenizers.text("source")
         frame = self.source_frame
-        tokens = warnings.encode(tokenizer, line, number, name)
+        tokens = warnings.encode(tokenizer, line)
         room = max(0, self.max_source_length - frame.size())
         if not tokens:
-            message = f"{name} is blank, and so is its output"
-            warnings.add(number, message, "are blank, and so are their outputs")
+            message = f"{warnings.name} is blank, and so is its output"
+            warnings.add(message, "are blank, and so are their outputs")
         limit = f"data.max_source_length is {self.max_source_length}"
-        return frame.around(warnings.cut(tokens, room, limit, number, name))
+        return frame.around(warnings.cut(tokens, room, limit))
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -169,9 +162,9 @@ class Translation(TextPairs):
         requests = []
         with collect_warnings(len(lines)) as warnings:
             for number, (line, prefix) in enumerate(zip(lines, prefixes, strict=True), first_line):
-                source_ids = self._encode_source(line, warnings, number, f"line {number}")
-                name = f"the prefix of line {number}"
-                prefix_ids = warnings.encode(target, prefix, number, name)
+                source_ids = self._encode_source(line, warnings.about(number))
+                about_prefix = warnings.about(number, f"the prefix of line {number}")
+                prefix_ids = about_prefix.encode(target, prefix)
                 requests.append(Request(source_ids, prefix_ids, number))
         frame_size = self.tokenizers.specials("source").translation.size()
         not_blank = [request for request in requests if len(request.source) > frame_size]

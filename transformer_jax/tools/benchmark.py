@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from ml_collections import ConfigDict
 
@@ -24,6 +25,7 @@ from transformer_jax.inference.config import DecodeConfig
 from transformer_jax.inference.generation import Output
 from transformer_jax.lab.plan.program import AbstractTraining, memory_of
 from transformer_jax.lab.plan.target import GIB
+from transformer_jax.models.patches import WrappedModel
 from transformer_jax.nn.int8 import convert_weights
 from transformer_jax.nn.layers import count_parameters
 from transformer_jax.nn.ops import product_dtype
@@ -189,6 +191,21 @@ def decode(
     return {"beam_size": options.beam_size, "weights": options.weights} | report
 
 
+class EndlessModel(WrappedModel):
+    """A model whose outputs reach their limits."""
+
+    def __init__(self, model: Any, eos: int) -> None:
+        super().__init__(model)
+        self.eos = eos
+
+    def apply(self, *args: Any, method: Any = "__call__", **named: Any) -> Any:
+        result = self.model.apply(*args, method=method, **named)
+        if method not in ("prefill", "decode_step"):
+            return result
+        logits, *rest = result
+        return logits.at[..., self.eos].set(-jnp.inf), *rest
+
+
 def _translation_search(
     task: Translation, params: Any, sources: np.ndarray, options: DecodeConfig, output_length: int
 ) -> Callable[[], None]:
@@ -208,8 +225,9 @@ def _translation_search(
         "limits": column(output_length),
         "numbers": np.arange(batch_size, dtype=np.int32),
     }
-    lowered = task.search.compiled.lower(params, arrays, options, output_length, may_end=False)
-    search = lowered.compile()
+    endless: Any = EndlessModel(task.model, task.search.specials.eos)
+    program = dataclasses.replace(task.search, model=endless).compiled
+    search = program.lower(params, arrays, options, output_length).compile()
     return lambda: jax.block_until_ready(search(params, arrays))
 
 
