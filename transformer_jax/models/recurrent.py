@@ -44,14 +44,9 @@ class RecurrentEncoderDecoder(Seq2Seq):
     """The depth of Sutskever et al. and of Luong et al., one head of attention, and no positions,
     unless a config sets them."""
     reads: ClassVar[Collection[str]] = (
-        "model.num_encoder_layers",
-        "model.num_decoder_layers",
-        "model.logits_bias",
-        "model.cell",
-        "model.encoder_direction",
-        "model.attention_score",
-        "model.attention_span",
-        "model.input_feeding",
+        *("model.num_encoder_layers", "model.num_decoder_layers", "model.logits_bias"),
+        *("model.cell", "model.encoder_direction", "model.attention_score"),
+        *("model.attention_span", "model.input_feeding"),
     )
     ignores: ClassVar[Collection[str]] = (*TRANSFORMER_FIELDS, "train.remat")
 
