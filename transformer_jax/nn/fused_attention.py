@@ -165,15 +165,12 @@ def _splash_attention(
         ahead = 0 if is_causal else window - 1
         mask = splash.LocalMask(shape, (window - 1, ahead), offset=0)
     block_q, block_kv = (next(n for n in _SPLASH_BLOCKS if length % n == 0) for length in shape)
+    block_sizes = splash.BlockSizes(
+        block_q, block_kv, block_q_dkv=block_q, block_kv_dkv=block_kv, use_fused_bwd_kernel=True
+    )
     kernel = splash.make_splash_mha(
         splash.MultiHeadMask([mask] * query.shape[1]),
-        block_sizes=splash.BlockSizes(
-            block_q=block_q,
-            block_kv=block_kv,
-            block_q_dkv=block_q,
-            block_kv_dkv=block_kv,
-            use_fused_bwd_kernel=True,
-        ),
+        block_sizes=block_sizes,
         attn_logits_soft_cap=logit_cap,
         head_shards=1,
         q_seq_shards=1,
