@@ -239,10 +239,28 @@ class Experts(FeedForwardLayer):
         weights: Float[Array, "N T k"],
         most: int,
     ) -> Features:
-        """`_weighted_outputs` on each device's shards."""
-        gate = (self.gate,) if self.config.gated_feed_forward else ()
+        """Weighted sum of the chosen experts' outputs of each token, on each device's shards;
+        `most` bounds the choices of an expert in a row."""
+        c = self.config
+        activation = ACTIVATIONS.configured(c.activation, c)
+        dtype = product_dtype(c.dtype)
+
+        def apply(x: Array, experts: Array, weights: Array, kernels: tuple[Array, ...]) -> Array:
+            inner, *gate, outer = kernels
+            num_experts = inner.shape[0]
+            groups = group_rows(experts.reshape(-1), num_experts, most * x.shape[0] * num_experts)
+            slots = spread_rows(x.reshape(-1, x.shape[-1]), groups)
+            hidden = grouped_product(slots, inner, groups, dtype)
+            if gate:
+                hidden *= activation(grouped_product(slots, gate[0], groups, dtype))
+            else:
+                hidden = activation(hidden)
+            outputs = grouped_product(hidden, outer, groups, dtype)
+            chosen = collect_rows(outputs, groups).reshape(*experts.shape, -1)
+            return (chosen * weights[..., None]).sum(2).astype(activation_dtype(c))
+
+        gate = (self.gate,) if c.gated_feed_forward else ()
         kernels = (self.inner, *gate, self.outer)
-        apply = functools.partial(_weighted_outputs, config=self.config, most=most)
         tokens = "rows sequence features"
         kernel_axes = ("experts features hidden",) * (1 + len(gate)) + ("experts hidden features",)
         # Each axis has the `shard_map` of the whole mesh.
@@ -273,29 +291,3 @@ def _exchanged(apply: Callable[..., Array]) -> Callable[..., Array]:
         return y if hidden is None else jax.lax.psum(y, hidden.name)
 
     return exchanged
-
-
-def _weighted_outputs(
-    x: Features,
-    experts: Int[Array, "N T k"],
-    weights: Float[Array, "N T k"],
-    kernels: tuple[Float[Array, "E _ _"], ...],
-    config: TransformerConfig,
-    most: int,
-) -> Features:
-    """Weighted sum of the chosen experts' outputs of each token. `kernels` are inner, gate (if the
-    network is gated) and outer matrices; `most` bounds the choices of an expert in a row."""
-    activation = ACTIVATIONS.configured(config.activation, config)
-    dtype = product_dtype(config.dtype)
-    num_experts = kernels[0].shape[0]
-    groups = group_rows(experts.reshape(-1), num_experts, most * x.shape[0] * num_experts)
-    slots = spread_rows(x.reshape(-1, x.shape[-1]), groups)
-    inner, *gate, outer = kernels
-    hidden = grouped_product(slots, inner, groups, dtype)
-    if gate:
-        hidden *= activation(grouped_product(slots, gate[0], groups, dtype))
-    else:
-        hidden = activation(hidden)
-    outputs = grouped_product(hidden, outer, groups, dtype)
-    chosen = collect_rows(outputs, groups).reshape(*experts.shape, -1)
-    return (chosen * weights[..., None]).sum(2).astype(activation_dtype(config))
