@@ -204,31 +204,19 @@ def test_paths_of_parameters(build):
 # --- Decoding token by token.
 
 
-@partial(jax.jit, static_argnums=0)
-def whole_and_prefilled(model, variables, batch, prompt, lengths):
-    """Logits of a batch, and what decoding starts from."""
-    sizes = np.array([len(source) for source in SOURCES])
-    inputs = (PADDED["source"], sizes, prompt, lengths, 6)
-    return model.apply(variables, **batch), model.apply(variables, *inputs, method="prefill")
-
-
-decode_step = jax.jit(
-    lambda model, *inputs: model.apply(*inputs, method="decode_step"), static_argnums=0
-)
-
-
 @pytest.mark.parametrize("changes", [{"positions": "deberta"}, {"block": "merged"}])
 def test_beams_share_the_memory_of_their_sentence(build, changes):
     model, variables = build(**changes)
     targets = np.array([[2, 5, 6, 7], [2, 8, 9, 3], [2, 9, 10, 3], [2, 4, 4, 5]])  # [B x beams, T]
     batch = padded([SOURCES[i] for i in (0, 0, 1, 1)], targets.tolist())
-    full, (logits, memory, state) = whole_and_prefilled(
-        model, variables, batch, np.full((2, 1), 2), np.array([1, 1])
-    )
+    full = apply(model, variables, **batch)
+    inputs = (PADDED["source"], np.array([4, 2]), np.full((2, 1), 2), np.array([1, 1]), 6)
+    logits, memory, state = apply(model, variables, *inputs, method="prefill")
+    step = jax.jit(partial(model.apply, method="decode_step"))
     close(np.repeat(logits, 2, 0), full[:, 0])
     state = jax.tree.map(lambda leaf: jnp.repeat(leaf, 2, axis=0), state)
     for t in range(1, 4):
-        logits, state = decode_step(model, variables, targets[:, t], memory, state)
+        logits, state = step(variables, targets[:, t], memory, state)
         close(logits, full[:, t])
     assert {leaf.shape[0] for leaf in jax.tree.leaves(memory)} == {2}
     assert {leaf.shape[0] for leaf in jax.tree.leaves(state)} == {4}

@@ -285,11 +285,10 @@ def test_layers_that_cannot_be_are_refused():
     config = layer_config(options=(GatedDeltaOptions(key_heads=3, value_heads=4),))
     unused = hybrid_config(layers=None)
     check_layers(hybrid_config(), 2, causal=True)
+    init_cache = GatedDeltaNet.init_cache
     refused = {
-        "key_heads 3 does not divide value_heads 4": partial(GatedDeltaNet.init_cache, config, 1, 1)
+        "key_heads 3 does not divide value_heads 4": partial(init_cache, config, 1, 1),
+        "positions 'rotary' are applied by no layer": partial(check_layers, unused, 2, True),
+        "'gated_delta' sees only earlier tokens": partial(check_layers, layer_config(), 1, False),
     }
-    refused["positions 'rotary' are applied by no layer"] = lambda: check_layers(unused, 2, True)
-    refused["'gated_delta' sees only earlier tokens"] = lambda: check_layers(
-        layer_config(), 1, False
-    )
     assert_refused(refused)

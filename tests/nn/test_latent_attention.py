@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Multi-head latent attention equals a slow loop; its absorbed decoding equals the plain form."""
+"""Multi-head latent attention equals a slow loop; its absorbed decoding equals the plain form. As a
+layer of a model, packed and cached, it is in `models/test_parts`."""
+
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -86,32 +89,25 @@ def model(random_params):
     return made, random_params(made, TOKENS)["params"]
 
 
-def decoded(model, params, parents):
-    """Logits of each token after prompts of 3 and 2 tokens, fed one by one, of two beams of each
-    sentence."""
-    lengths = np.array([3, 2])
-    read = jax.jit(lambda *given: model.apply({"params": params}, *given, T, method="prefill"))
-    logits, memory, state = read(TOKENS[:, :3], lengths)
-    found = [logits]
-    step = jax.jit(lambda *given: model.apply({"params": params}, *given, method="decode_step"))
-    state = tuple(cache.reorder(jnp.zeros((2, 2), jnp.int32)) for cache in state)
-    rows = np.array([0, 0, 1, 1])
-    for i in range(3):
-        tokens = TOKENS[rows, np.minimum(lengths[rows] + i, T - 1)]
-        tokens = tokens + np.array([0, 1, 0, 1])  # the second beam has other tokens
-        logits, state = step(jnp.array(tokens), memory, state)
-        found.append(logits)
-        state = tuple(cache.reorder(jnp.array(parents[i])) for cache in state)
-    return found
-
-
 def test_absorbed_decoding_equals_the_plain_form(model, monkeypatch):
+    """Of two beams of each sentence, after prompts of 3 and 2 tokens."""
     module, params = model
-    parents = np.array([[[1, 0], [0, 0]], [[1, 1], [0, 1]], [[0, 1], [1, 0]]])
+    variables, lengths, rows = {"params": params}, np.array([3, 2]), np.array([0, 0, 1, 1])
+    parents = np.array([[[0, 0], [0, 0]], [[1, 0], [0, 0]], [[1, 1], [0, 1]]])
     forms = []
     for expands in (True, False):
         monkeypatch.setattr(LatentAttention, "exposes", lambda *_, expands=expands: expands)
-        forms.append(decoded(module, params, parents))
+        inputs = (TOKENS[:, :3], lengths, T)
+        logits, memory, state = apply(module, variables, *inputs, method="prefill")
+        step = jax.jit(partial(module.apply, method="decode_step"))
+        results = [logits]
+        for i in range(3):
+            state = tuple(cache.reorder(jnp.array(parents[i])) for cache in state)
+            tokens = TOKENS[rows, np.minimum(lengths[rows] + i, T - 1)]
+            tokens = tokens + np.array([0, 1, 0, 1])  # the second beam has other tokens
+            logits, state = step(variables, tokens, memory, state)
+            results.append(logits)
+        forms.append(results)
     for plain, absorbed in zip(*forms, strict=True):
         np.testing.assert_allclose(absorbed, plain, rtol=1e-4, atol=1e-4)
     assert np.abs(np.diff(forms[0][-1], axis=0)).max() > 0.1  # beams differ

@@ -50,11 +50,8 @@ def test_an_initial_norm_scales_by_1(name):
 def test_layer_norm_is_exact_where_the_mean_is_large(ratio, error):
     """Compared with double precision; mean(x^2) - mean(x)^2 has errors of 6e-3 and 0.2."""
     x = np.random.default_rng(0).normal(ratio, 1, (64, 512)).astype(np.float32)
-    y = apply(
-        make_norm(TransformerConfig()),
-        {"params": {"scale": np.ones(512), "bias": np.zeros(512)}},
-        x,
-    )
+    params = {"scale": np.ones(512), "bias": np.zeros(512)}
+    y = apply(make_norm(TransformerConfig()), {"params": params}, x)
     wide = x.astype(np.float64)
     exact = (wide - wide.mean(-1, keepdims=True)) / wide.std(-1, keepdims=True)
     np.testing.assert_allclose(y, exact, atol=error)
