@@ -328,10 +328,14 @@ class KVCache(Cache):
         those of its beams, one beam after the other."""
         num_keys = self.origins[0].size  # not -1: values may have size 0
         slots = jnp.repeat(jnp.arange(self.origins.shape[2]), self.num_beams)
-        flat = (x.reshape(*x.shape[:2], num_keys, x.shape[4]) for x in (self.keys, self.values))
+        key, value = (  # [B, S, G, K] and [B, S, G, V]
+            jnp.moveaxis(x.reshape(*x.shape[:2], num_keys, x.shape[4]), 2, 1)
+            for x in (self.keys, self.values)
+        )
         return AttentionInputs(
             self._by_sentence(query),
-            *(jnp.moveaxis(x, 2, 1) for x in flat),
+            key,
+            value,
             mask=self._mask(query.shape[1]),
             query_positions=self._by_sentence(positions),
             key_positions=jnp.broadcast_to(slots, (len(self.length), len(slots))),

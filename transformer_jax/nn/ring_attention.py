@@ -253,8 +253,8 @@ def attend(
     assert lent is not None and segments is not None
     query_positions = inputs.query_positions
     key_positions = inputs.key_positions
-    is_cross = query_positions is None or key_positions is None
-    if is_cross:  # any positions will do
+    is_cross = query_positions is None
+    if query_positions is None or key_positions is None:  # in cross-attention any will do
         query_positions = jnp.zeros_like(segments.query)
         key_positions = jnp.zeros_like(segments.key)
     gathers = is_cross or lent.size * inputs.key.shape[2] <= inputs.query.shape[2]
