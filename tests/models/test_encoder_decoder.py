@@ -19,7 +19,7 @@ from tests.models.texts import small_config
 from tests.refusals import assert_refused
 from transformer_jax.models.encoder_decoder import EncoderDecoder
 from transformer_jax.nn.config import TransformerConfig
-from transformer_jax.nn.positions import POSITIONS, PositionEncoding
+from transformer_jax.nn.layers import count_parameters
 
 CONFIG = small_config()
 DEEP = {"num_encoder_layers": 2, "num_decoder_layers": 2, "norm_placement": "pre"}
@@ -66,29 +66,6 @@ def together():
 
 
 close = partial(np.testing.assert_allclose, rtol=1e-3, atol=1e-4)
-
-
-class Homemade(PositionEncoding):
-    """Rotates queries and keys and favors near keys: positions enter only in attention."""
-
-    def rotate(self, query, key, positions):
-        angle = 0.7 * positions[..., None, None]
-        turn = jnp.cos(angle), jnp.sin(angle)
-        return self._turned(query, *turn), self._turned(key, *turn)
-
-    def _turned(self, x, cos, sin):
-        a, b = jnp.split(x, 2, axis=-1)
-        return jnp.concatenate([a * cos - b * sin, a * sin + b * cos], axis=-1)
-
-    def bias(self, distance):
-        slopes = 0.3 * jnp.arange(1, 1 + self.config.num_heads)
-        return -slopes[:, None, None] * jnp.abs(distance)[:, None]
-
-
-@pytest.fixture(autouse=True)
-def homemade_positions(with_entries):
-    """A new encoding is a class and a line in the registry."""
-    with_entries(POSITIONS, {"homemade": Homemade})
 
 
 @pytest.fixture(scope="module")
@@ -155,8 +132,7 @@ def test_logits_are_those_of_the_formulas(build, changes):
 
 def parameter_count(config, **changes):
     model = EncoderDecoder(dataclasses.replace(config, **changes))
-    shapes = jax.eval_shape(model.init, jax.random.key(0), **PADDED)
-    return sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(shapes))
+    return count_parameters(jax.eval_shape(model.init, jax.random.key(0), **PADDED))
 
 
 @pytest.mark.parametrize(
@@ -228,31 +204,19 @@ def test_paths_of_parameters(build):
 # --- Decoding token by token.
 
 
-@partial(jax.jit, static_argnums=0)
-def whole_and_prefilled(model, variables, batch, prompt, lengths):
-    """Logits of a batch, and what decoding starts from."""
-    sizes = np.array([len(source) for source in SOURCES])
-    inputs = (PADDED["source"], sizes, prompt, lengths, 6)
-    return model.apply(variables, **batch), model.apply(variables, *inputs, method="prefill")
-
-
-decode_step = jax.jit(
-    lambda model, *inputs: model.apply(*inputs, method="decode_step"), static_argnums=0
-)
-
-
-@pytest.mark.parametrize("changes", [{"positions": "homemade"}, {"block": "merged"}])
+@pytest.mark.parametrize("changes", [{"positions": "deberta"}, {"block": "merged"}])
 def test_beams_share_the_memory_of_their_sentence(build, changes):
     model, variables = build(**changes)
     targets = np.array([[2, 5, 6, 7], [2, 8, 9, 3], [2, 9, 10, 3], [2, 4, 4, 5]])  # [B x beams, T]
     batch = padded([SOURCES[i] for i in (0, 0, 1, 1)], targets.tolist())
-    full, (logits, memory, state) = whole_and_prefilled(
-        model, variables, batch, np.full((2, 1), 2), np.array([1, 1])
-    )
+    full = apply(model, variables, **batch)
+    inputs = (PADDED["source"], np.array([4, 2]), np.full((2, 1), 2), np.array([1, 1]), 6)
+    logits, memory, state = apply(model, variables, *inputs, method="prefill")
+    step = jax.jit(partial(model.apply, method="decode_step"))
     close(np.repeat(logits, 2, 0), full[:, 0])
     state = jax.tree.map(lambda leaf: jnp.repeat(leaf, 2, axis=0), state)
     for t in range(1, 4):
-        logits, state = decode_step(model, variables, targets[:, t], memory, state)
+        logits, state = step(variables, targets[:, t], memory, state)
         close(logits, full[:, t])
     assert {leaf.shape[0] for leaf in jax.tree.leaves(memory)} == {2}
     assert {leaf.shape[0] for leaf in jax.tree.leaves(state)} == {4}
@@ -263,7 +227,7 @@ def test_beams_share_the_memory_of_their_sentence(build, changes):
 
 def test_gradients_to_masked_tokens_are_zero(build):
     """d logits[t] / d embedding is exactly zero for masked tokens and nonzero for visible ones."""
-    model, variables = build(positions="homemade", tie_embeddings="none")
+    model, variables = build(positions="rotary", tie_embeddings="none")
     direction = np.random.default_rng(1).normal(size=11).astype(np.float32)
 
     def outputs(shifts):

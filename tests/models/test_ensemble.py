@@ -124,15 +124,10 @@ def test_an_ensemble_of_one_is_exactly_its_member():
 def test_positions_are_those_of_all_members_and_memory_is_their_sum(translators):
     model, params = ensemble_of(translators)
     assert model.state_bytes(9) == sum(each.model.state_bytes(9) for each in translators)
-    inputs = {"params": params}, np.array([SOURCE])
-    assert_refused(
-        {
-            "positions 'learned' reach to max_length 40": lambda: search(
-                translators, max_extra_length=50
-            ),
-            "an ensemble has no method 'encode'": lambda: model.apply(*inputs, method="encode"),
-        }
-    )
+    encode = functools.partial(model.apply, {"params": params}, np.array([SOURCE]), method="encode")
+    search_far = functools.partial(search, translators, max_extra_length=50)
+    words = ("positions 'learned' reach to max_length 40", "an ensemble has no method 'encode'")
+    assert_refused(dict(zip(words, (search_far, encode), strict=True)))
 
 
 def test_a_token_that_no_member_predicts_stays_impossible():

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Invariants of every option in every architecture: cached decoding, packing, causality."""
+"""Invariants of every option in every architecture: cached decoding, packing, causality; and
+derivatives of whole models."""
 
 import dataclasses
 import functools
@@ -9,9 +10,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from tests.models.texts import LAYERS, PADDED, TOGETHER, small_config
+from tests.models.texts import LAYERS, PACKED, PADDED, TOGETHER, small_config
+from transformer_jax.losses import cross_entropy
+from transformer_jax.models import apply_model
 from transformer_jax.models.decoder_only import DecoderOnly
 from transformer_jax.models.encoder_decoder import EncoderDecoder
+from transformer_jax.nn.experts import ExpertsOptions
+from transformer_jax.nn.gated_delta import GatedDeltaOptions
+from transformer_jax.nn.latent_attention import LatentOptions
 from transformer_jax.nn.transformer import rematerialized_layers
 
 CONFIG = small_config(norm_placement="pre", tie_embeddings="none")
@@ -37,13 +43,28 @@ PARTS = {
 }
 """Each position encoding, combined with other options of attention and layers."""
 
+DECODERS = {
+    "rotary": PARTS["rotary"],
+    "sinks": {"attention_layer": "sinks", "positions": "rotary", "num_key_value_heads": 2}
+    | {"attention_window": 3},
+    "additive": {"attention_layer": "additive", "positions": "t5", "num_key_value_heads": 2}
+    | {"attention_window": 3},
+    "gated_delta": {"attention_layer": "gated_delta", "layers": "default | attention_layer=latent"}
+    | {"num_layers": 2, "positions": "rotary", "key_size": 4, "value_size": 5}
+    | {"options": (GatedDeltaOptions(2, 4, chunk_size=4), LatentOptions(8, 5, rotary_size=2))},
+    "experts": {"feed_forward": "experts", "gated_feed_forward": True, "activation": "silu"}
+    | {"options": (ExpertsOptions(4, 2, num_shared=1, capacity_factor=0.6),)},
+}
+"""Layers of a decoder; tokens that find an expert full are dropped in training only."""
+
 PROMPT, LENGTHS, THEN = np.array([[3, 4, 5], [7, 0, 0]]), np.array([3, 1]), np.array([6, 8])
 SOURCE = (jnp.array(PADDED[0]), PADDED[2].sum(axis=1))
 close = functools.partial(np.testing.assert_allclose, rtol=1e-3, atol=1e-4)
 
 
 def built(model_class, part, random_params, *args, **changes):
-    model = model_class(dataclasses.replace(CONFIG, **PARTS[part], **changes))
+    fields = DECODERS.get(part) or PARTS[part]
+    model = model_class(dataclasses.replace(CONFIG, **fields, **changes))
     return model, random_params(model, *args)
 
 
@@ -100,28 +121,29 @@ def test_bfloat16_caches_equal_caches_rounded_at_each_step(random_params, model_
         np.testing.assert_allclose(logits, expected, atol=0.02 * np.abs(full).max())
 
 
-def test_decoder_only(random_params):
-    model, variables = built(DecoderOnly, "rotary", random_params, *TOGETHER)
+@pytest.mark.parametrize("part", DECODERS)
+def test_decoder_only(random_params, part):
+    model, variables = built(DecoderOnly, part, random_params, *TOGETHER)
     direction = np.random.default_rng(1).normal(size=11)
 
-    def fourth(table):
+    def fourth_and_seventh(table):
         # Tokens differ, so that each row of the table belongs to one position.
         params = variables["params"] | {"embedding": {"table": table}}
-        return model.apply({"params": params}, *PADDED)[0, 3] @ direction
+        logits = model.apply({"params": params}, *TOGETHER)
+        return logits[0, jnp.array([3, 6])] @ direction, logits
 
     @jax.jit
     def run(variables):
-        return (
-            model.apply(variables, *TOGETHER),
-            decoded(model, variables),
-            jax.grad(fourth)(variables["params"]["embedding"]["table"]),
-        )
+        table = variables["params"]["embedding"]["table"]
+        gradients, together = jax.jacrev(fourth_and_seventh, has_aux=True)(table)
+        return together, decoded(model, variables), gradients
 
-    together, found, gradient = run(variables)
+    together, found, gradients = run(variables)
     assert_packed_is_padded(together)
     assert_cached_is_full(found, together)
-    seen = np.abs(gradient[PADDED[0][0]]).max(axis=-1) > 0
-    assert seen.tolist() == [False, True, True, True, False]  # the window has three tokens
+    seen = np.abs(gradients[:, TOGETHER[0][0, :8]]).max(axis=-1) > 0
+    first = int(model.config.attention_window is None)  # otherwise the window has three tokens
+    assert seen.astype(int).tolist() == [[first, 1, 1, 1, 0, 0, 0, 0], [0, 0, 0, 0, 0, 1, 1, 0]]
 
 
 def test_layers_that_share_a_table_can_be_rematerialized(random_params):
@@ -180,3 +202,36 @@ def test_with_zero_output_initialization_sublayers_add_nothing():
     assert kernel.std() == pytest.approx(0.02, rel=0.05)
     one, other = jax.jit(model.apply)({"params": params}, row)[:, -1]
     np.testing.assert_array_equal(one, other)  # nothing comes from the tokens before
+
+
+def test_a_hessian_vector_product_is_the_change_of_the_gradient(random_params):
+    """With dropout. The first derivative along the vector is the gradient times the vector, too."""
+    smooth = dataclasses.replace(CONFIG, activation="gelu", dropout_rate=0.2)
+    model, inputs = EncoderDecoder(smooth), (*PACKED, *PACKED)
+    params = jax.tree.map(lambda x: x / 2, random_params(model, *inputs)["params"])
+
+    def loss(params):
+        logits = apply_model(model, params, *inputs, rng=jax.random.key(1))
+        labels = jnp.arange(logits.shape[1])[None] % logits.shape[2]
+        return cross_entropy(logits, labels, 0.1).sum()
+
+    rng = np.random.default_rng(0)
+    vector = jax.tree.map(lambda x: rng.normal(size=x.shape).astype(np.float32), params)
+
+    @jax.jit
+    def along_the_vector(step):
+        """Gradient after a step along the vector, and derivatives of loss and gradient there."""
+        place = jax.tree.map(lambda x, v: x + step * v, params, vector)
+        (_, gradient), (slope, product) = jax.jvp(jax.value_and_grad(loss), (place,), (vector,))
+        return gradient, slope, product
+
+    gradient, slope, product = along_the_vector(0.0)
+    assert slope == pytest.approx(dot(gradient, vector), rel=1e-4)
+    after, before = (along_the_vector(step)[0] for step in (1e-3, -1e-3))
+    change = jax.tree.map(lambda a, b: (a - b) / 2e-3, after, before)
+    error = jax.tree.map(jnp.subtract, product, change)
+    assert dot(error, error) < 1e-3 * dot(change, change)
+
+
+def dot(a, b):
+    return float(sum(jax.tree.leaves(jax.tree.map(jnp.vdot, a, b))))

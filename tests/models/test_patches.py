@@ -103,11 +103,8 @@ def test_activations_are_replaced_by_those_of_another_input(translator):
 def test_weights_are_replaced_one_by_one(translator):
     path = "decoder.layer_0.cross_attention"
     uniform = np.full((2, 5), 0.2)
-    model = patched_model(
-        translator.model,
-        {f"{path}.weights[1, 1:3]": uniform, f"{path}.weights[0, 3, 2]": 0},
-        translator.hook_points,
-    )
+    changes = {f"{path}.weights[1, 1:3]": uniform, f"{path}.weights[0, 3, 2]": 0}
+    model = patched_model(translator.model, changes, translator.hook_points)
     found, plain = (
         collect(one, translator.params, translator.reading, [f"{path}.*"])
         for one in (model, translator.model)

@@ -16,6 +16,7 @@ from tests.nn.recurrent import recurrent_oracle as oracle
 from tests.refusals import assert_refused
 from transformer_jax.models import recurrent
 from transformer_jax.models.config import ModelConfig
+from transformer_jax.models.patches import find_hook_points, patched_model
 from transformer_jax.models.recurrent import RecurrentEncoderDecoder
 
 CONFIG = ModelConfig(
@@ -150,3 +151,12 @@ def test_conflicting_options_are_refused():
             "needs one joint vocabulary": init(source_vocab_size=12),
         }
     )
+
+
+def test_a_pattern_leaves_out_the_weights_that_cannot_be_changed(random_params):
+    """They are a hook point to look at; "**" matches it, too."""
+    model = RecurrentEncoderDecoder(dataclasses.replace(CONFIG, **KINDS["dot"]))
+    points = find_hook_points(lambda key: model.init(key, **PACKED))
+    patched, drawn = patched_model(model, {"**": 1.0}, points), random_params(model, **PACKED)
+    found, logits = (apply(one, drawn, **PACKED) for one in (patched, model))
+    np.testing.assert_allclose(found, logits, rtol=1e-5, atol=1e-6)

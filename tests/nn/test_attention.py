@@ -175,12 +175,8 @@ def test_self_attention_uses_the_encoding_s_rotation_and_bias(random_params):
 
     params, scale = variables["params"], 1 + positions[..., None, None]
     distance = positions[:, :, None] - positions[:, None]
-    expected = attention_weights(
-        projected(params["query"], X) * scale,
-        projected(params["key"], X) / scale,
-        mask,
-        -0.5 * distance[:, None],
-    )
+    query, key = projected(params["query"], X) * scale, projected(params["key"], X) / scale
+    expected = attention_weights(query, key, mask, -0.5 * distance[:, None])
     (weights,) = state["intermediates"]["weights"]
     np.testing.assert_allclose(weights, expected, rtol=1e-4, atol=1e-5)
 

@@ -10,7 +10,7 @@ import numpy as np
 import optax
 import pytest
 
-from tests.compiled import apply, assert_near, decode, run
+from tests.compiled import apply, assert_near, run
 from tests.refusals import assert_refused
 from transformer_jax.lab.plan.costs import kernel_costs
 from transformer_jax.lab.plan.hlo import parse_module
@@ -263,17 +263,6 @@ def test_a_token_uses_the_parameters_of_the_chosen_experts():
     params = jax.eval_shape(model.init, jax.random.key(0), tokens)["params"]
     total = sum(leaf.size for leaf in jax.tree.leaves(params))
     assert total - count_active(config, params) == 3 * 3 * D * F
-
-
-def test_cached_decoding_equals_the_full_model_and_drops_nothing(random_params):
-    options = ExpertsOptions(E, 2, capacity_factor=0.6, num_shared=1)
-    model = DecoderOnly(experts_config(options, vocab_size=11, num_layers=1, max_length=8))
-    tokens = np.random.default_rng(0).integers(1, 11, (2, 6))
-    variables = random_params(model, tokens)
-    full = apply(model, variables, tokens)
-    results, _ = decode(model, variables, tokens[:, :4], [4, 4], tokens[:, 4:].T)
-    for step, logits in enumerate(results):
-        np.testing.assert_allclose(logits, full[:, 3 + step], atol=2e-5)
 
 
 def test_bad_options_are_refused():

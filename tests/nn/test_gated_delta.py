@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from tests.compiled import run
-from tests.models.texts import PADDED, TOGETHER
+from tests.models.texts import PADDED
 from tests.refusals import assert_refused
 from transformer_jax.models.decoder_only import DecoderOnly
 from transformer_jax.nn.config import TransformerConfig
@@ -232,20 +232,6 @@ def variables(model, random_params):
     return random_params(model, *PADDED)
 
 
-def test_packed_sentences_stay_apart(model, variables):
-    def loss(table):
-        params = {**variables["params"], "embedding": {"table": table}}
-        logits = model.apply({"params": params}, *TOGETHER)
-        return logits[0, 5:8].sum(), logits
-
-    table = variables["params"]["embedding"]["table"]
-    gradient, (packed, *padded) = run(jax.grad(loss, has_aux=True), table)
-    close(packed[:5], padded[0][:5])
-    close(packed[5:8], padded[1][:3])
-    # Tokens 3 to 9 are those of the first sentence; as outputs, each has the same gradient.
-    close(gradient[3:7], np.tile(gradient[0], (4, 1)), atol=0)
-
-
 @pytest.fixture(scope="module")
 def prefill(model):
     """(variables, prompts [3, 7], lengths) -> logits, memory and state with 12 slots."""
@@ -299,11 +285,10 @@ def test_layers_that_cannot_be_are_refused():
     config = layer_config(options=(GatedDeltaOptions(key_heads=3, value_heads=4),))
     unused = hybrid_config(layers=None)
     check_layers(hybrid_config(), 2, causal=True)
+    init_cache = GatedDeltaNet.init_cache
     refused = {
-        "key_heads 3 does not divide value_heads 4": partial(GatedDeltaNet.init_cache, config, 1, 1)
+        "key_heads 3 does not divide value_heads 4": partial(init_cache, config, 1, 1),
+        "positions 'rotary' are applied by no layer": partial(check_layers, unused, 2, True),
+        "'gated_delta' sees only earlier tokens": partial(check_layers, layer_config(), 1, False),
     }
-    refused["positions 'rotary' are applied by no layer"] = lambda: check_layers(unused, 2, True)
-    refused["'gated_delta' sees only earlier tokens"] = lambda: check_layers(
-        layer_config(), 1, False
-    )
     assert_refused(refused)

@@ -16,16 +16,8 @@ from transformer_jax.nn.linear import Linear
 RNG = np.random.default_rng(0)
 
 
-def paths(params):
-    def is_rounded(leaf):
-        return isinstance(leaf, Int8Matrix)
-
-    leaves = jax.tree_util.tree_leaves_with_path(params, is_leaf=is_rounded)
-    rounded, kept = set(), set()
-    for path, leaf in leaves:
-        name = jax.tree_util.keystr(path, simple=True, separator="/")
-        (rounded if is_rounded(leaf) else kept).add(name)
-    return rounded, kept
+def is_rounded(leaf):
+    return isinstance(leaf, Int8Matrix)
 
 
 @pytest.mark.parametrize("positions", ["deberta", "rotary"])
@@ -37,7 +29,10 @@ def test_a_quantized_model_has_nearly_the_same_logits(random_params, positions):
     params = random_params(model, *arguments)["params"]
     rounded = convert_weights("int8", params)
 
-    of_rounded, of_kept = paths(rounded)
+    names = {True: set(), False: set()}
+    for path, leaf in jax.tree_util.tree_leaves_with_path(rounded, is_leaf=is_rounded):
+        names[is_rounded(leaf)].add(jax.tree_util.keystr(path, simple=True, separator="/"))
+    of_rounded, of_kept = names.values()
     assert all(name.endswith("kernel") or name == "embedding/table" for name in of_rounded)
     assert not any(name.endswith("kernel") for name in of_kept)
     assert {name.rsplit("/", 1)[1] for name in of_kept} >= {"bias", "scale"}

@@ -113,7 +113,7 @@ def test_dropout_acts_only_on_the_inputs_of_adapters(model, params):
 
 
 def test_dropout_keeps_the_mean():
-    low = LowRankAdapter(jnp.eye(4), jnp.eye(4), 1.0, 0.25)
+    low = AdaptedMatrix(jnp.zeros((4, 4)), LowRankAdapter(jnp.eye(4), jnp.eye(4), 1.0, 0.25))
     x = jnp.ones((20_000, 4))
     found = low.product(x, jnp.float32, jax.random.key(0))
     assert set(np.unique(np.asarray(found).round(5))) == {0.0, np.float32(1 / 0.75).round(5)}

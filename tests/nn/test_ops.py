@@ -7,12 +7,7 @@ import numpy as np
 import pytest
 
 from tests.compiled import run
-from transformer_jax.nn.ops import (
-    dtype_for_rows,
-    einsum,
-    head_outputs,
-    head_products,
-)
+from transformer_jax.nn.ops import dtype_for_rows, einsum, head_outputs, head_products
 from transformer_jax.runtime import platform
 
 PRODUCTS = [

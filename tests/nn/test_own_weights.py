@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Attention layers that compute weights in another way: sinks, additive scores."""
+"""Attention layers that compute weights in another way: sinks, additive scores. In a model, packed
+and cached, they are in `models/test_parts`."""
 
 import dataclasses
 import math
-from functools import partial
 
 import jax
 import numpy as np
 import pytest
 
-from tests.compiled import apply, decode
-from tests.models.texts import PADDED, TOGETHER
+from tests.compiled import apply
+from tests.models.texts import PADDED
 from transformer_jax.models.decoder_only import DecoderOnly
 from transformer_jax.nn import fused_attention
 from transformer_jax.nn.attention import MultiHeadAttention
@@ -22,33 +22,6 @@ from transformer_jax.nn.parameters import parameter_at
 RNG = np.random.default_rng(0)
 SIZES = dict(d_model=8, d_ff=16, num_heads=4, num_key_value_heads=2, num_layers=2, vocab_size=11)
 CONFIG = TransformerConfig(**SIZES, architecture="decoder_only", dtype="float32")
-LAYERS = {"sinks": SinkAttention, "additive": AdditiveAttention}
-
-
-@pytest.fixture(scope="module", params=LAYERS)
-def model(request):
-    positions = {"sinks": "rotary", "additive": "t5"}[request.param]
-    fields = dict(attention_layer=request.param, positions=positions, attention_window=3)
-    config = TransformerConfig(**SIZES, **fields, architecture="decoder_only", dtype="float32")
-    return DecoderOnly(config)
-
-
-@pytest.fixture(scope="module")
-def variables(model, random_params):
-    return random_params(model, *[np.ones((1, 1), np.int32)] * 3)
-
-
-close = partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-4)
-
-
-def test_packed_and_cached_texts_are_texts_alone(model, variables):
-    packed, *whole = jax.jit(model.apply)(variables, *TOGETHER)
-    close(packed[:5], whole[0][:5])
-    close(packed[5:8], whole[1][:3])
-    lengths = [3, 1]
-    results, _ = decode(model, variables, [[3, 4, 5], [7, 0, 0]], lengths, [[6, 8]])
-    for step, logits in enumerate(results):
-        close(logits, [whole[row][length + step - 1] for row, length in enumerate(lengths)])
 
 
 @pytest.mark.parametrize("learned", [True, False])

@@ -43,8 +43,7 @@ def apply(model, variables, **options):
 
 
 @pytest.mark.parametrize(
-    ("positions", "kind"),
-    [*zip(POSITIONS, itertools.cycle([DecoderOnly, EncoderOnly]))],
+    ("positions", "kind"), [*zip(POSITIONS, itertools.cycle([DecoderOnly, EncoderOnly]))]
 )
 def test_features_equal_those_of_whole_rows(random_params, positions, kind):
     model = model_of(kind, positions=positions, num_key_value_heads=1)

@@ -14,7 +14,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from transformer_jax.nn.cache import Cache, at_prompt_ends, state_bytes
 from transformer_jax.nn.config import TransformerConfig
-from transformer_jax.nn.embeddings import Embedding, InputEmbedding, Unprojected
+from transformer_jax.nn.embeddings import Embedding, InputEmbedding, Unprojected, output_embedding
 from transformer_jax.nn.layers import is_causal
 from transformer_jax.nn.masks import PerToken, row_places
 from transformer_jax.nn.ring_attention import balance, restore_order
@@ -48,8 +48,7 @@ class DecoderOnly(nn.Module):
         self.embedding = Embedding(c, c.vocab_size)
         self.input = InputEmbedding(c, is_causal(c))
         self.decoder = Decoder(c, c.num_layers, attends_to_encoder=False)
-        tied = c.tie_embeddings in ("all", "target")
-        self.projection = self.embedding if tied else Embedding(c, c.vocab_size)
+        self.projection = output_embedding(self.embedding, c.vocab_size)
         if c.logits_bias:
             self.param("logits_bias", nn.initializers.zeros, c.padded_vocab_size(c.vocab_size))
 

@@ -16,7 +16,7 @@ from transformer_jax.models.config import ModelConfig
 from transformer_jax.nn.cache import Cache, EncoderOutput, Memory, at_prompt_ends, state_bytes
 from transformer_jax.nn.config import TransformerConfig
 from transformer_jax.nn.dropout import Dropout
-from transformer_jax.nn.embeddings import Embedding, Unprojected
+from transformer_jax.nn.embeddings import Embedding, Unprojected, output_embedding
 from transformer_jax.nn.layers import is_causal
 from transformer_jax.nn.masks import PerToken, Segments, padding_mask, row_places
 from transformer_jax.nn.norms import make_norm
@@ -66,11 +66,7 @@ class Seq2Seq(nn.Module):
         self.source_embedding = (
             self.target_embedding if shares_inputs else Embedding(c, c.source_vocab_size)
         )
-        self.projection = (
-            self.target_embedding
-            if c.tie_embeddings in ("all", "target")
-            else Embedding(c, c.target_vocab_size)
-        )
+        self.projection = output_embedding(self.target_embedding, c.target_vocab_size)
         self.embedding_dropout = Dropout(
             c.embedding_dropout, c.dropout_bits, "model.embedding_dropout_rate"
         )
@@ -143,11 +139,8 @@ class EncoderDecoder(Seq2Seq):
 
     defaults: ClassVar[Mapping[str, Any]] = {}
     reads: ClassVar[Collection[str]] = (
-        "model.num_encoder_layers",
-        "model.num_decoder_layers",
-        "model.encoder_window",
-        "model.logits_bias",
-        "model.pooler_activation",
+        *("model.num_encoder_layers", "model.num_decoder_layers", "model.encoder_window"),
+        *("model.logits_bias", "model.pooler_activation"),
     )
     cross_attention: ClassVar[Collection[str]] = ("multi_head",)
     """Entries of `model.attention_layer` that it uses besides the chosen ones."""

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from transformer_jax.nn.config import TransformerConfig
-from transformer_jax.nn.embeddings import Embedding, InputEmbedding, Unprojected
+from transformer_jax.nn.embeddings import Embedding, InputEmbedding, Unprojected, output_embedding
 from transformer_jax.nn.feed_forward import ACTIVATIONS
 from transformer_jax.nn.linear import Linear
 from transformer_jax.nn.masks import PerToken, row_places
@@ -47,8 +47,7 @@ class EncoderOnly(nn.Module):
         self.input = InputEmbedding(c, causal=False)
         self.encoder = Encoder(c, c.num_layers)
         self.prediction_head = PredictionHead(c)
-        tied = c.tie_embeddings in ("all", "target")
-        self.projection = self.embedding if tied else Embedding(c, c.vocab_size)
+        self.projection = output_embedding(self.embedding, c.vocab_size)
 
     def __call__(self, *inputs: Any, **named: Any) -> Float[Array, "B P V"]:
         """Logits of each masked token, for the arguments of `unprojected`."""

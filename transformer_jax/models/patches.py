@@ -128,7 +128,8 @@ class PatchedModel(WrappedModel):
     def apply(self, *args: Any, **named: Any) -> Any:
         def change(point: HookPoint, x: Array) -> Array:
             for patch in self.patches:
-                x = patch.apply(point, x) if patch.matches(point.path) else x
+                if patch.matches(point.path) and not point.read_only:
+                    x = patch.apply(point, x)
             return x
 
         def is_patched(path: str) -> bool:

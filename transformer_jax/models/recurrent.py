@@ -44,14 +44,9 @@ class RecurrentEncoderDecoder(Seq2Seq):
     """The depth of Sutskever et al. and of Luong et al., one head of attention, and no positions,
     unless a config sets them."""
     reads: ClassVar[Collection[str]] = (
-        "model.num_encoder_layers",
-        "model.num_decoder_layers",
-        "model.logits_bias",
-        "model.cell",
-        "model.encoder_direction",
-        "model.attention_score",
-        "model.attention_span",
-        "model.input_feeding",
+        *("model.num_encoder_layers", "model.num_decoder_layers", "model.logits_bias"),
+        *("model.cell", "model.encoder_direction", "model.attention_score"),
+        *("model.attention_span", "model.input_feeding"),
     )
     ignores: ClassVar[Collection[str]] = (*TRANSFORMER_FIELDS, "train.remat")
 
@@ -71,15 +66,10 @@ class RecurrentEncoderDecoder(Seq2Seq):
     ) -> Float[Array, "B T D"]:
         memory, states = self._read(*source, deterministic)
         initial = self._initial_states(states, source.segment_ids, target.segment_ids)
-        x, _ = self.decoder(
-            self._embed(self.target_embedding, target.ids, deterministic),
-            _first_state(initial),
-            memory,
-            target.segment_ids,
-            deterministic,
-            is_first=first_tokens(target.segment_ids),
-            initial=initial,
-        )
+        first = _first_state(initial)
+        starts = {"is_first": first_tokens(target.segment_ids), "initial": initial}
+        x = self._embed(self.target_embedding, target.ids, deterministic)
+        x, _ = self.decoder(x, first, memory, target.segment_ids, deterministic, **starts)
         return x
 
     def encode(
@@ -106,12 +96,8 @@ class RecurrentEncoderDecoder(Seq2Seq):
         segment_ids = (positions < source_lengths[:, None]).astype(jnp.int32)
         memory, states = self._read(source, positions, segment_ids)
         initial = self._initial_states(states, segment_ids, jnp.ones_like(prompt[:, :1]))
-        x, state = self._decode(
-            prompt,
-            memory,
-            _first_state(initial),
-            is_read=jnp.arange(prompt.shape[1]) < prompt_lengths[:, None],
-        )
+        is_read = jnp.arange(prompt.shape[1]) < prompt_lengths[:, None]
+        x, state = self._decode(prompt, memory, _first_state(initial), is_read=is_read)
         last = jnp.take_along_axis(x, prompt_lengths[:, None, None] - 1, axis=1)
         return self._project(last).logits()[:, 0], memory, state
 

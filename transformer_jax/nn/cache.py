@@ -64,7 +64,9 @@ class Memory(struct.PyTreeNode):
 
     def inputs(self, query: Float[Array, "B T H K"]) -> AttentionInputs:
         """Attention inputs of queries that attend to this memory."""
-        keys, values = _position_major(self.keys, self.values)
+        # No copies, as `nn.ops` moves the axes back.
+        keys = jnp.moveaxis(self.keys, 2, 1)
+        values = jnp.moveaxis(self.values, 2, 1)
         return AttentionInputs(query, keys, values, self.mask, segments=self.segments)
 
 
@@ -326,10 +328,14 @@ class KVCache(Cache):
         those of its beams, one beam after the other."""
         num_keys = self.origins[0].size  # not -1: values may have size 0
         slots = jnp.repeat(jnp.arange(self.origins.shape[2]), self.num_beams)
-        flat = (x.reshape(*x.shape[:2], num_keys, x.shape[4]) for x in (self.keys, self.values))
+        key, value = (  # [B, S, G, K] and [B, S, G, V]
+            jnp.moveaxis(x.reshape(*x.shape[:2], num_keys, x.shape[4]), 2, 1)
+            for x in (self.keys, self.values)
+        )
         return AttentionInputs(
             self._by_sentence(query),
-            *_position_major(*flat),
+            key,
+            value,
             mask=self._mask(query.shape[1]),
             query_positions=self._by_sentence(positions),
             key_positions=jnp.broadcast_to(slots, (len(self.length), len(slots))),
@@ -352,13 +358,6 @@ class KVCache(Cache):
         past = jnp.arange(slots) <= last_slots[:, :, None]  # [B, T, L]
         mask = of_beam & past[:, None, :, :, None]  # [B, J, T, L, J]
         return mask.reshape(-1, 1, beams * num_new, slots * beams)
-
-
-def _position_major(
-    keys: Float[Array, "B G S K"], values: Float[Array, "B G S V"]
-) -> tuple[Float[Array, "B S G K"], Float[Array, "B S G V"]]:
-    """Keys and values as `AttentionInputs` has them. No copies, as `nn.ops` permutes them back."""
-    return jnp.moveaxis(keys, 2, 1), jnp.moveaxis(values, 2, 1)
 
 
 def _add_beams(x: Shaped[Array, "B G L J ..."], number: int) -> Shaped[Array, "B G L J2 ..."]:

@@ -117,6 +117,13 @@ def _gather_rows_tangent(
     return gather_rows(*primals, dtype), tangent.astype(dtype)
 
 
+def output_embedding(embedding: Embedding, vocab_size: int) -> Embedding:
+    """The table that gives logits: that of a model's outputs, or one of its own if the config does
+    not tie them."""
+    c = embedding.config
+    return embedding if c.tie_embeddings in ("all", "target") else Embedding(c, vocab_size)
+
+
 class InputEmbedding(nn.Module):
     """Input of a stack: embedded tokens plus positions, and BERT's token types and norm.
 

@@ -28,7 +28,7 @@ from transformer_jax.nn.grouped_product import (
     grouped_product,
     spread_rows,
 )
-from transformer_jax.nn.linear import Linear
+from transformer_jax.nn.linear import Linear, kernel_initializer
 from transformer_jax.nn.ops import product_dtype, with_gradient
 from transformer_jax.nn.parameters import SIDE_GRADIENT, Parameter
 from transformer_jax.nn.sublayers import Features, FeedForwardLayer
@@ -183,12 +183,12 @@ class Experts(FeedForwardLayer):
         if o.bias_rate:
             zeros = nn.initializers.zeros
             self.router_bias_steps = self.param("router_bias_steps", zeros, (o.num_experts,))
-        init = _initializer(c.kernel_std)
+        init = kernel_initializer(c.kernel_std, 1, 2, batch_axis=0)
         inner_shape = (o.num_experts, c.d_model, c.d_ff)
         self.inner = self.param("expert_inner", init, inner_shape)
         if c.gated_feed_forward:
             self.gate = self.param("expert_gate", init, inner_shape)
-        init = _initializer(c.residual_std(self.num_sublayers))
+        init = kernel_initializer(c.residual_std(self.num_sublayers), 1, 2, batch_axis=0)
         self.outer = self.param("expert_outer", init, (o.num_experts, c.d_ff, c.d_model))
         if o.num_shared:
             wide = dataclasses.replace(c, d_ff=o.num_shared * c.d_ff, feed_forward_bias=False)
@@ -218,30 +218,19 @@ class Experts(FeedForwardLayer):
             experts = drop_overflow(experts, jnp.array(capacities)[real.sum(1)], o.num_experts)
             most = capacities[-1]
         if is_collected(self):
-            self._add_losses(logits, routing.affinities, real, loads, experts)
+            tokens = real.sum(1).astype(jnp.float32)
+            affinities = (routing.affinities * real[..., None]).sum(1)
+            balance = balance_loss(loads, affinities, tokens)
+            add_loss(self, "balance", (tokens * balance).sum(), o.balance_weight, tokens.sum())
+            z = jnp.square(jax.nn.logsumexp(logits, axis=-1))
+            add_loss(self, "router_z", (z * real).sum(), o.z_weight, tokens.sum())
+            routed = loads.sum()
+            add_metric(self, "dropped", routed - (experts < o.num_experts).sum(), routed)
+            # The largest load of each row, relative to an even load.
+            largest = loads.max(1) * o.num_experts / jnp.maximum(loads.sum(1), 1)
+            add_metric(self, "load", (tokens * largest).sum(), tokens.sum())
         y = self._apply_experts(x, experts, weights, most)
         return y + self.shared(x, deterministic) if o.num_shared else y
-
-    def _add_losses(
-        self,
-        logits: Float[Array, "N T E"],
-        affinities: Float[Array, "N T E"],
-        real: Bool[Array, "N T"],
-        loads: Float[Array, "N E"],
-        experts: Int[Array, "N T k"],
-    ) -> None:
-        """Adds balance and z-loss, and records dropped choices and the largest load of a row,
-        relative to an even load."""
-        o = self.config.options_of(ExpertsOptions)
-        tokens = real.sum(1).astype(jnp.float32)
-        balance = balance_loss(loads, (affinities * real[..., None]).sum(1), tokens)
-        add_loss(self, "balance", (tokens * balance).sum(), o.balance_weight, tokens.sum())
-        z = jnp.square(jax.nn.logsumexp(logits, axis=-1))
-        add_loss(self, "router_z", (z * real).sum(), o.z_weight, tokens.sum())
-        routed = loads.sum()
-        add_metric(self, "dropped", routed - (experts < o.num_experts).sum(), routed)
-        largest = loads.max(1) * o.num_experts / jnp.maximum(loads.sum(1), 1)
-        add_metric(self, "load", (tokens * largest).sum(), tokens.sum())
 
     def _apply_experts(
         self,
@@ -250,18 +239,35 @@ class Experts(FeedForwardLayer):
         weights: Float[Array, "N T k"],
         most: int,
     ) -> Features:
-        """`_weighted_outputs` on each device's shards."""
-        gate = (self.gate,) if self.config.gated_feed_forward else ()
+        """Weighted sum of the chosen experts' outputs of each token, on each device's shards;
+        `most` bounds the choices of an expert in a row."""
+        c = self.config
+        activation = ACTIVATIONS.configured(c.activation, c)
+        dtype = product_dtype(c.dtype)
+
+        def apply(x: Array, experts: Array, weights: Array, kernels: tuple[Array, ...]) -> Array:
+            inner, *gate, outer = kernels
+            num_experts = inner.shape[0]
+            groups = group_rows(experts.reshape(-1), num_experts, most * x.shape[0] * num_experts)
+            slots = spread_rows(x.reshape(-1, x.shape[-1]), groups)
+            hidden = grouped_product(slots, inner, groups, dtype)
+            if gate:
+                hidden *= activation(grouped_product(slots, gate[0], groups, dtype))
+            else:
+                hidden = activation(hidden)
+            outputs = grouped_product(hidden, outer, groups, dtype)
+            chosen = collect_rows(outputs, groups).reshape(*experts.shape, -1)
+            return (chosen * weights[..., None]).sum(2).astype(activation_dtype(c))
+
+        gate = (self.gate,) if c.gated_feed_forward else ()
         kernels = (self.inner, *gate, self.outer)
-        apply = functools.partial(_weighted_outputs, config=self.config, most=most)
         tokens = "rows sequence features"
         kernel_axes = ("experts features hidden",) * (1 + len(gate)) + ("experts hidden features",)
         # Each axis has the `shard_map` of the whole mesh.
         for axis in map(per_device.axis, ("experts", "rows", "sequence", "hidden")):
             if axis is not None:
-                run = axis.shard_map(
-                    _exchanged(apply), (tokens, tokens, tokens, kernel_axes), tokens
-                )
+                in_axes = (tokens, tokens, tokens, kernel_axes)
+                run = axis.shard_map(_exchanged(apply), in_axes, tokens)
                 return run(x, experts, weights, kernels)
         return apply(x, experts, weights, kernels)
 
@@ -285,35 +291,3 @@ def _exchanged(apply: Callable[..., Array]) -> Callable[..., Array]:
         return y if hidden is None else jax.lax.psum(y, hidden.name)
 
     return exchanged
-
-
-def _weighted_outputs(
-    x: Features,
-    experts: Int[Array, "N T k"],
-    weights: Float[Array, "N T k"],
-    kernels: tuple[Float[Array, "E _ _"], ...],
-    config: TransformerConfig,
-    most: int,
-) -> Features:
-    """Weighted sum of the chosen experts' outputs of each token. `kernels` are inner, gate (if the
-    network is gated) and outer matrices; `most` bounds the choices of an expert in a row."""
-    activation = ACTIVATIONS.configured(config.activation, config)
-    dtype = product_dtype(config.dtype)
-    num_experts = kernels[0].shape[0]
-    groups = group_rows(experts.reshape(-1), num_experts, most * x.shape[0] * num_experts)
-    slots = spread_rows(x.reshape(-1, x.shape[-1]), groups)
-    inner, *gate, outer = kernels
-    hidden = grouped_product(slots, inner, groups, dtype)
-    if gate:
-        hidden *= activation(grouped_product(slots, gate[0], groups, dtype))
-    else:
-        hidden = activation(hidden)
-    outputs = grouped_product(hidden, outer, groups, dtype)
-    chosen = collect_rows(outputs, groups).reshape(*experts.shape, -1)
-    return (chosen * weights[..., None]).sum(2).astype(activation_dtype(config))
-
-
-def _initializer(std: float | None) -> nn.initializers.Initializer:
-    if std is not None:
-        return nn.initializers.normal(std)
-    return nn.initializers.xavier_uniform(in_axis=1, out_axis=2, batch_axis=0)

@@ -11,7 +11,6 @@ of a head.
 import contextlib
 import contextvars
 import dataclasses
-import functools
 import math
 from collections.abc import Iterator
 from typing import Any, ClassVar, Protocol, runtime_checkable
@@ -135,56 +134,40 @@ class Splash:
         return None
 
     def __call__(self, inputs: AttentionInputs, requirements: AttentionRequirements) -> Heads:
+        from jax.experimental.pallas.ops.tpu import splash_attention as splash  # half a second
+
         segments = _segments(inputs)
-        attend = functools.partial(
-            _splash_attention,
-            is_causal=segments.causal,
-            window=inputs.window,
-            logit_cap=requirements.logit_cap,
-        )
+        window = inputs.window
+
+        def attend_on_device(heads: tuple[Array, ...], rows: tuple[Array, ...]) -> Heads:
+            query, key, value = (jnp.moveaxis(x, 1, 2) for x in heads)
+            shape = query.shape[2], key.shape[2]
+            mask: Any = splash.CausalMask(shape) if segments.causal else splash.FullMask(shape)
+            if window is not None:
+                ahead = 0 if segments.causal else window - 1
+                mask = splash.LocalMask(shape, (window - 1, ahead), offset=0)
+            q, kv = (next(n for n in _SPLASH_BLOCKS if length % n == 0) for length in shape)
+            block_sizes = splash.BlockSizes(
+                q, kv, block_q_dkv=q, block_kv_dkv=kv, use_fused_bwd_kernel=True
+            )
+            kernel = splash.make_splash_mha(
+                splash.MultiHeadMask([mask] * query.shape[1]),
+                block_sizes=block_sizes,
+                attn_logits_soft_cap=requirements.logit_cap,
+                head_shards=1,
+                q_seq_shards=1,
+                interpret=is_cpu(),  # in Pallas's interpreter, for tests
+            )
+
+            def attend_in_row(query: Array, key: Array, value: Array, *segment_ids: Array) -> Array:
+                heads: Array = kernel(query, key, value, splash.SegmentIds(*segment_ids))
+                return heads
+
+            return jnp.moveaxis(jax.vmap(attend_in_row)(query, key, value, *rows), 1, 2)
+
         query = inputs.query / math.sqrt(inputs.query.shape[-1])
         heads = tuple(x.astype(requirements.dtype) for x in (query, inputs.key, inputs.value))
-        return sharded_call(attend, heads, (segments.query, segments.key))
-
-
-def _splash_attention(
-    heads: tuple[Array, ...],
-    rows: tuple[Array, ...],
-    is_causal: bool,
-    window: int | None,
-    logit_cap: float | None,
-) -> Float[Array, "B T H V"]:
-    """Attention of heads [B, T, H, K], [B, S, G, K], [B, S, G, V] within the segments [B, T] and
-    [B, S] of `rows`. On CPUs it runs in Pallas's interpreter, for tests."""
-    from jax.experimental.pallas.ops.tpu import splash_attention as splash  # takes half a second
-
-    query, key, value = (jnp.moveaxis(x, 1, 2) for x in heads)
-    shape = query.shape[2], key.shape[2]
-    mask: Any = splash.CausalMask(shape) if is_causal else splash.FullMask(shape)
-    if window is not None:
-        ahead = 0 if is_causal else window - 1
-        mask = splash.LocalMask(shape, (window - 1, ahead), offset=0)
-    block_q, block_kv = (next(n for n in _SPLASH_BLOCKS if length % n == 0) for length in shape)
-    kernel = splash.make_splash_mha(
-        splash.MultiHeadMask([mask] * query.shape[1]),
-        block_sizes=splash.BlockSizes(
-            block_q=block_q,
-            block_kv=block_kv,
-            block_q_dkv=block_q,
-            block_kv_dkv=block_kv,
-            use_fused_bwd_kernel=True,
-        ),
-        attn_logits_soft_cap=logit_cap,
-        head_shards=1,
-        q_seq_shards=1,
-        interpret=is_cpu(),
-    )
-
-    def attend_in_row(query: Array, key: Array, value: Array, *segment_ids: Array) -> Array:
-        heads: Array = kernel(query, key, value, splash.SegmentIds(*segment_ids))
-        return heads
-
-    return jnp.moveaxis(jax.vmap(attend_in_row)(query, key, value, *rows), 1, 2)
+        return sharded_call(attend_on_device, heads, (segments.query, segments.key))
 
 
 def _segments(inputs: AttentionInputs) -> Segments:

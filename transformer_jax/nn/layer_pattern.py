@@ -45,12 +45,7 @@ def read_pattern(text: str, config_class: type) -> tuple[Overrides, ...]:
     """Overrides of each layer of a period, with values of the types of their fields. ValueError if
     the text is no pattern, or a field may not be overridden or has another type."""
     return tuple(
-        {
-            name: _index(value)
-            if name == PARAMETERS
-            else _typed(name, value, _field(name, config_class))
-            for name, value in layer.items()
-        }
+        {name: _typed(name, value, config_class) for name, value in layer.items()}
         for layer in _parse(text)
     )
 
@@ -125,14 +120,13 @@ def _field(name: str, config_class: type) -> Field:
     raise ValueError(f"layers sets {name}; {allowed}")
 
 
-def _index(text: str) -> int:
-    if not text.isdecimal() or int(text) >= _MOST:
-        raise ValueError(f"layers: parameters is {text!r}, not the number of a layer, from 0")
-    return int(text)
-
-
-def _typed(name: str, text: str, field: Field) -> Any:
+def _typed(name: str, text: str, config_class: type) -> Any:
     """The value of a text, of the type of its field."""
+    if name == PARAMETERS:
+        if not text.isdecimal() or int(text) >= _MOST:
+            raise ValueError(f"layers: parameters is {text!r}, not the number of a layer, from 0")
+        return int(text)
+    field = _field(name, config_class)
     try:
         return field.typed(text)
     except ValueError as error:

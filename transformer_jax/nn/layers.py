@@ -6,13 +6,8 @@ from typing import Any
 
 import jax
 
+from transformer_jax.nn import attention_variants
 from transformer_jax.nn.attention import MultiHeadAttention
-from transformer_jax.nn.attention_variants import (
-    AdditiveAttention,
-    BidirectionalAttention,
-    PrefixAttention,
-    SinkAttention,
-)
 from transformer_jax.nn.config import TransformerConfig
 from transformer_jax.nn.experts import Experts
 from transformer_jax.nn.feed_forward import FeedForward
@@ -27,10 +22,10 @@ ATTENTION_LAYERS: Registry[type[AttentionLayer]] = Registry(
     "model.attention_layer",
     {
         "multi_head": MultiHeadAttention,
-        "sinks": SinkAttention,
-        "additive": AdditiveAttention,
-        "prefix": PrefixAttention,
-        "bidirectional": BidirectionalAttention,
+        "sinks": attention_variants.SinkAttention,
+        "additive": attention_variants.AdditiveAttention,
+        "prefix": attention_variants.PrefixAttention,
+        "bidirectional": attention_variants.BidirectionalAttention,
         "gated_delta": GatedDeltaNet,
         "latent": LatentAttention,
     },
@@ -54,14 +49,15 @@ def feed_forward_class(config: TransformerConfig) -> type[FeedForwardLayer]:
 def looks_ahead(config: TransformerConfig) -> list[bool]:
     """Whether each layer of the pattern sees all later tokens in a decoder, too."""
     layers = map(config.of_layer, range(len(config.pattern)))
-    return [issubclass(attention_class(layer), BidirectionalAttention) for layer in layers]
+    bidirectional = attention_variants.BidirectionalAttention
+    return [issubclass(attention_class(layer), bidirectional) for layer in layers]
 
 
 def is_causal(config: TransformerConfig) -> bool:
     """Whether no layer of a decoder sees a later token, so that positions need not tell them
     apart."""
     layers = map(config.of_layer, range(len(config.pattern)))
-    see_later = (BidirectionalAttention, PrefixAttention)
+    see_later = (attention_variants.BidirectionalAttention, attention_variants.PrefixAttention)
     return not any(issubclass(attention_class(layer), see_later) for layer in layers)
 
 

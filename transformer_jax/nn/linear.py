@@ -64,8 +64,11 @@ class Linear(nn.Module):
         if isinstance(kernel, AdaptedMatrix):
             key = self.make_rng("dropout") if self.has_rng("dropout") else None
             return kernel.product(x, product_dtype(self.config.dtype), key, self.exact)
-        init = _initializer(self.inputs, self.outputs, self.std)
-        kernel = self.param("kernel", init, (*self.inputs, *self.outputs))
+        shape = (*self.inputs, *self.outputs)
+        axes = tuple(range(len(shape)))
+        num_inputs = len(self.inputs)
+        init = kernel_initializer(self.std, axes[:num_inputs], axes[num_inputs:])
+        kernel = self.param("kernel", init, shape)
         kernel = kernel.reshape(x.shape[1], -1)
         return einsum("nd,df->nf", x, kernel, product_dtype(self.config.dtype), self.exact)
 
@@ -97,11 +100,10 @@ def fused_projection(
     ]
 
 
-def _initializer(
-    inputs: tuple[int, ...], outputs: tuple[int, ...], std: float | None
+def kernel_initializer(
+    std: float | None, in_axis: Any, out_axis: Any, batch_axis: Any = ()
 ) -> nn.initializers.Initializer:
+    """Normal with this standard deviation; None: Xavier-uniform over these axes of the kernel."""
     if std is not None:
         return nn.initializers.normal(std)
-    in_axes = tuple(range(len(inputs)))
-    out_axes = tuple(range(len(inputs), len(inputs) + len(outputs)))
-    return nn.initializers.xavier_uniform(in_axis=in_axes, out_axis=out_axes)
+    return nn.initializers.xavier_uniform(in_axis, out_axis, batch_axis)

@@ -30,16 +30,6 @@ class LowRankAdapter:
     scale: float = dataclasses.field(metadata={"static": True})
     dropout_rate: float = dataclasses.field(metadata={"static": True})
 
-    def product(
-        self, x: Float[Array, "N I"], dtype: Any, key: jax.Array | None, exact: bool = False
-    ) -> Float[Array, "N O"]:
-        """s x A B, after dropout on x if there is a key; `exact` as of `ops.einsum`."""
-        if key is not None and self.dropout_rate:
-            rate = traced_number("lora.dropout_rate", dropout_rate(self.dropout_rate))
-            x = drop_elements(x, jax.random.key_data(key), rate, threefry_bits)
-        inner = einsum("nd,dr->nr", x, self.down, dtype)
-        return self.scale * einsum("nr,rf->nf", inner, self.up, dtype, exact)
-
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
@@ -55,7 +45,12 @@ class AdaptedMatrix:
         """x W + s x A B, with dropout on the adapter's x if there is a key; `exact` as of
         `ops.einsum`."""
         base = einsum("nd,df->nf", x, self.kernel.reshape(x.shape[1], -1), dtype, exact)
-        return base + self.adapter.product(x, dtype, key, exact)
+        adapter = self.adapter
+        if key is not None and adapter.dropout_rate:
+            rate = traced_number("lora.dropout_rate", dropout_rate(adapter.dropout_rate))
+            x = drop_elements(x, jax.random.key_data(key), rate, threefry_bits)
+        inner = einsum("nd,dr->nr", x, adapter.down, dtype)
+        return base + adapter.scale * einsum("nr,rf->nf", inner, adapter.up, dtype, exact)
 
     def merged(self) -> Float[Array, "..."]:
         """Computes W + s A B."""

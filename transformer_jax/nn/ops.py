@@ -179,12 +179,7 @@ def with_gradient(x: Array, parameter: Array, gradient: Array) -> Array:
     return x
 
 
-def _with_gradient_forward(x: Array, parameter: Array, gradient: Array) -> tuple[Array, Array]:
-    return x, gradient
-
-
-def _with_gradient_backward(gradient: Array, cotangent: Array) -> tuple[Array, Array, Array]:
-    return cotangent, gradient, jnp.zeros_like(gradient)
-
-
-with_gradient.defvjp(_with_gradient_forward, _with_gradient_backward)
+with_gradient.defvjp(
+    lambda x, parameter, gradient: (x, gradient),
+    lambda gradient, cotangent: (cotangent, gradient, jnp.zeros_like(gradient)),
+)

@@ -86,16 +86,10 @@ class Ring:
     tensor: Any
 
     def inputs(self, queries: Queries, keys: Keys) -> AttentionInputs:
-        return AttentionInputs(
-            queries.query,
-            keys.key,
-            keys.value,
-            mask=None,
-            query_positions=queries.positions,
-            key_positions=keys.positions,
-            segments=Segments(queries.segment_ids, keys.segment_ids, self.causal),
-            window=self.window,
-        )
+        segments = Segments(queries.segment_ids, keys.segment_ids, self.causal)
+        positions = queries.positions, keys.positions
+        heads = queries.query, keys.key, keys.value
+        return AttentionInputs(*heads, None, *positions, segments, self.window)
 
     def masked_logits(
         self, inputs: AttentionInputs, mask: Bool[Array, "B 1 T S"], parameters: Sequence[Array]
@@ -257,14 +251,12 @@ def attend(
     tensor = per_device.axis("heads")
     segments = inputs.segments
     assert lent is not None and segments is not None
-    is_cross = inputs.query_positions is None
-    query_positions, key_positions = (  # any, in cross-attention
-        jnp.zeros_like(segment_ids) if positions is None else positions
-        for segment_ids, positions in (
-            (segments.query, inputs.query_positions),
-            (segments.key, inputs.key_positions),
-        )
-    )
+    query_positions = inputs.query_positions
+    key_positions = inputs.key_positions
+    is_cross = query_positions is None
+    if query_positions is None or key_positions is None:  # in cross-attention any will do
+        query_positions = jnp.zeros_like(segments.query)
+        key_positions = jnp.zeros_like(segments.key)
     gathers = is_cross or lent.size * inputs.key.shape[2] <= inputs.query.shape[2]
     block = _local_block(inputs, lent, gathers)
     with jax.disable_jit():  # a jitted function would keep the mesh outside of `shard_map`

@@ -41,16 +41,17 @@ class Layer(MultiHeadAttention):
         return self.self_attend(x, Sequences(self.encoding, POSITIONS, MASK), True)[0]
 
 
-def slow(params, logit, value):
-    """Self-attention of X, from logits and values of each (head, query, key)."""
+def assert_equals_slow(module, variables, logit, value):
+    """Compares self-attention of X with a loop, from logit and value of each (head, query, key)."""
+    output = variables["params"]["output"]["kernel"]
     result = np.zeros((B, T, D))
     for b, h, t in np.ndindex(B, H, T):
         seen = [s for s in range(T) if MASK[b, 0, t, s]]
         exponentials = [math.exp(logit(b, h, t, s)) for s in seen]
         for s, exponential in zip(seen, exponentials, strict=True):
             head = exponential / sum(exponentials) * value(b, h, t, s)
-            result[b, t] += head @ params["output"]["kernel"][h]
-    return result
+            result[b, t] += head @ output[h]
+    np.testing.assert_allclose(apply(module, variables, X), result, rtol=1e-4, atol=1e-4)
 
 
 def of_heads(params):
@@ -87,8 +88,7 @@ def test_shaws_keys_and_values(random_params, scale):
     def value(b, h, t, s):
         return v(b, h, s) + tables["values"][row(b, t, s)]
 
-    expected = slow(params, logit, value)
-    np.testing.assert_allclose(apply(module, variables, X), expected, rtol=1e-4, atol=1e-4)
+    assert_equals_slow(module, variables, logit, value)
 
 
 @pytest.mark.parametrize("positions", ["deberta", "deberta_hf"])
@@ -120,8 +120,7 @@ def test_debertas_three_terms(random_params, clip, positions, scale):
         terms = content + content_to_position + position_to_content
         return terms / math.sqrt(3) * (scale or 1 / math.sqrt(K))
 
-    expected = slow(params, logit, lambda b, h, t, s: v(b, h, s))
-    np.testing.assert_allclose(apply(module, variables, X), expected, rtol=1e-4, atol=1e-4)
+    assert_equals_slow(module, variables, logit, lambda b, h, t, s: v(b, h, s))
 
 
 @pytest.mark.parametrize("positions", ["relative", "deberta"])

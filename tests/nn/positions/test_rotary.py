@@ -109,18 +109,17 @@ def test_yarn_equals_transformers(factor, options, magnitude, frequencies):
 
 
 def test_limits_that_exclude_each_other_or_leave_nothing_are_refused():
-    config = TransformerConfig(rope_scaling="llama3", rope_low_factor=4.0)
-    little = TransformerConfig(rope_fraction=0.01)
-    assert_refused(
-        {
-            "rope_fraction 0.01 of 64 elements of a head is no pair": lambda: rotary_frequencies(
-                little, 64
-            ),
-            "beta_slow 4 is not below beta_fast 4": lambda: YarnOptions(4.0, 4.0),
-            "rope_low_factor 4 is not below": lambda: rotary_frequencies(config, 64),
-            "no layer has an attention_window": lambda: TransformerConfig(rope_theta_window=50.0),
-        }
-    )
+    def frequencies(**changes):
+        return lambda: rotary_frequencies(TransformerConfig(**changes), 64)
+
+    crossed = {"rope_scaling": "llama3", "rope_low_factor": 4.0}
+    refused = {
+        "rope_fraction 0.01 of 64 elements of a head is no pair": frequencies(rope_fraction=0.01),
+        "beta_slow 4 is not below beta_fast 4": lambda: YarnOptions(4.0, 4.0),
+        "rope_low_factor 4 is not below": frequencies(**crossed),
+        "no layer has an attention_window": frequencies(rope_theta_window=50.0),
+    }
+    assert_refused(refused)
 
 
 def test_layers_with_a_window_may_have_a_theta_of_their_own_and_no_scaling():

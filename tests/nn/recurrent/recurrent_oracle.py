@@ -16,11 +16,9 @@ def softmax(x):
 def gates_of(params, x, feedback):
     """Computes W x + V f + b for each gate."""
     total = np.tensordot(x, params["input"]["kernel"], 1) + params["gate_biases"]
-    return (
-        total
-        if feedback is None
-        else total + np.tensordot(feedback, params["feedback"]["kernel"], 1)
-    )
+    if feedback is None:
+        return total
+    return total + np.tensordot(feedback, params["feedback"]["kernel"], 1)
 
 
 def lstm(params, x, state, feedback=None):
@@ -43,10 +41,8 @@ def gru(params, x, state, feedback=None):
 
 def rnn(params, x, state, feedback=None):
     """Elman 1990, with biases."""
-    (total,) = gates_of(params, x, feedback) + np.tensordot(
-        state[0], params["recurrent"]["kernel"], 1
-    )
-    return (np.tanh(total),)
+    of_state = np.tensordot(state[0], params["recurrent"]["kernel"], 1)
+    return (np.tanh(gates_of(params, x, feedback) + of_state)[0],)
 
 
 CELLS = {"lstm": (lstm, 2), "gru": (gru, 1), "rnn": (rnn, 1)}
@@ -69,9 +65,8 @@ def encode(cell, params, x):
     finals = []
     for i in range(len(params)):
         layer = params[f"layer_{i}"]
-        read_so = [
-            read(cell, layer[name], x, name) for name in ("forward", "backward") if name in layer
-        ]
+        names = [name for name in ("forward", "backward") if name in layer]
+        read_so = [read(cell, layer[name], x, name) for name in names]
         x = np.concatenate([outputs for outputs, _ in read_so], -1)
         states = [state for _, state in read_so]
         finals.append(tuple(np.concatenate(parts) for parts in zip(*states, strict=True)))
@@ -112,9 +107,8 @@ def logits(params, source, target, *, cell, attention_score, radius=None, input_
     attended, rows, seen = np.zeros_like(states[0][0]), [], []
 
     def look(query):
-        seen.append(
-            weights(attention_score, decoder.get("cross_attention", {}), query, encoded, radius)
-        )
+        attention = decoder.get("cross_attention", {})
+        seen.append(weights(attention_score, attention, query, encoded, radius))
         return seen[-1] @ encoded
 
     for token in target:
@@ -127,11 +121,8 @@ def logits(params, source, target, *, cell, attention_score, radius=None, input_
             states[i] = step(decoder[f"layer_{i}"], x, states[i], feedback if i == 0 else None)
             x = states[i][0]
         if attention_score == "additive":
-            maxout = decoder["maxout"]
-            pairs = (
-                np.tensordot(np.concatenate([x, y, feedback]), maxout["kernel"], 1) + maxout["bias"]
-            )
-            x = pairs.max(-1)
+            maxout, joined = decoder["maxout"], np.concatenate([x, y, feedback])
+            x = (np.tensordot(joined, maxout["kernel"], 1) + maxout["bias"]).max(-1)
         elif attention_score != "none":
             attended = np.tanh(np.concatenate([look(x), x]) @ decoder["attended"]["kernel"])
             x = attended

@@ -5,35 +5,23 @@
 """
 
 from transformer_jax.nn.config import TransformerConfig
-from transformer_jax.nn.positions.absolute import (
-    LearnedPositions,
-    SinusoidalHalves,
-    SinusoidalPositions,
-)
+from transformer_jax.nn.positions import absolute, relative, rotary
 from transformer_jax.nn.positions.base import PositionEncoding
-from transformer_jax.nn.positions.relative import (
-    DisentangledPositions,
-    DisentangledPositionsOfQueries,
-    LinearBiases,
-    RelativePositions,
-    T5Buckets,
-)
-from transformer_jax.nn.positions.rotary import RotaryPositions
 from transformer_jax.registry import Registry
 
 POSITIONS: Registry[type[PositionEncoding]] = Registry(
     "model.positions",
     {
         "none": PositionEncoding,
-        "sinusoidal": SinusoidalPositions,
-        "sinusoidal_halves": SinusoidalHalves,
-        "learned": LearnedPositions,
-        "relative": RelativePositions,
-        "t5": T5Buckets,
-        "deberta": DisentangledPositions,
-        "deberta_hf": DisentangledPositionsOfQueries,
-        "rotary": RotaryPositions,
-        "alibi": LinearBiases,
+        "sinusoidal": absolute.SinusoidalPositions,
+        "sinusoidal_halves": absolute.SinusoidalHalves,
+        "learned": absolute.LearnedPositions,
+        "relative": relative.RelativePositions,
+        "t5": relative.T5Buckets,
+        "deberta": relative.DisentangledPositions,
+        "deberta_hf": relative.DisentangledPositionsOfQueries,
+        "rotary": rotary.RotaryPositions,
+        "alibi": relative.LinearBiases,
     },
 )
 

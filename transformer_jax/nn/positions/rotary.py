@@ -8,7 +8,6 @@ a head are rotated, in R / 2 pairs.
 import dataclasses
 import math
 from collections.abc import Callable, Collection
-from functools import partial
 from typing import Annotated, Any
 
 import jax
@@ -46,14 +45,10 @@ class RotaryPositions(PositionEncoding):
 
     def rotate(self, query: Queries, key: Keys, positions: Positions) -> tuple[Queries, Keys]:
         c = self.config
-        rotate = partial(
-            rotate_pairs,
-            positions=positions,
-            frequencies=rotary_frequencies(c, query.shape[-1]),
-            halves=c.rope_layout == "halves",
-            magnitude=SCALINGS.find(c.rope_scaling).magnitude(c),
-        )
-        return rotate(query), rotate(key)
+        frequencies = rotary_frequencies(c, query.shape[-1])
+        magnitude = SCALINGS.find(c.rope_scaling).magnitude(c)
+        turn = (positions, frequencies, c.rope_layout == "halves", magnitude)
+        return rotate_pairs(query, *turn), rotate_pairs(key, *turn)
 
 
 def rotate_pairs(

@@ -17,13 +17,7 @@ from jaxtyping import Array, Bool, Float, Int
 from transformer_jax.nn.config import TransformerConfig
 from transformer_jax.nn.dropout import Dropout
 from transformer_jax.nn.linear import Linear
-from transformer_jax.nn.ops import (
-    additive_scores,
-    dtype_for_rows,
-    einsum,
-    product_dtype,
-    softmax,
-)
+from transformer_jax.nn.ops import additive_scores, dtype_for_rows, einsum, product_dtype, softmax
 from transformer_jax.nn.recurrent.cells import Cell, State, pure_method
 from transformer_jax.nn.recurrent.encoder import select_rows, swap_time
 
