@@ -66,7 +66,7 @@ def override(config: Any, overrides: Overrides) -> Any:
     """The config of a layer: its own fields, and its own options of components."""
     fields = {name: value for name, value in overrides.items() if "." not in name}
     options = {type(instance): instance for instance in config.options}
-    for name in overrides.keys() - fields:
+    for name in sorted(overrides.keys() - fields):  # the same order in every process
         entry, _, option = name.partition(".")
         cls = options_of_entry("model", entry)
         assert cls is not None
