@@ -266,9 +266,15 @@ def resolve(
     former = getattr(config, "_settings", None)
     # A loaded config has all fields of its model, and so none from the run that it starts from.
     is_loaded = (former.origin("train.init_from") if former else origin).is_loaded
-    chosen = _without_idle(_parse_tree(config, origin), changes, is_loaded)
+    in_file = _parse_tree(config, origin)
+    chosen = {**in_file, **changes}
     defaults = defaults_for(chosen, is_loaded)
     resolved = Resolved.of({**defaults, **chosen})
+    idle = _idle_in_file(in_file, changes, resolved, is_loaded)
+    if idle:
+        chosen = {name: value for name, value in chosen.items() if name not in idle}
+        defaults = defaults_for(chosen, is_loaded)
+        resolved = Resolved.of({**defaults, **chosen})
     settings = _build_checked(config, resolved, chosen, changes, origin)
     if origin.kind != "published model":
         _check_trainable(settings, defaults)
@@ -345,23 +351,17 @@ def _build_checked(
     return build_settings(resolved, origins | dict.fromkeys(changes, COMMAND))
 
 
-def _without_idle(
-    in_file: Mapping[str, Any], changes: Mapping[str, Any], is_loaded: bool
-) -> Mapping[str, Any]:
-    """The fields that a config file and overrides set.
-
-    Fields of the file that nothing reads after the overrides are left out: an override of the
-    positions, for example, need not also reset the options of the file's own positions.
-    """
-    chosen = {**in_file, **changes}
-    resolved = Resolved.of({**defaults_for(chosen, is_loaded), **chosen})
-    idle = {name for name in in_file.keys() - changes.keys() if resolved.is_idle(name)}
+def _idle_in_file(
+    in_file: Mapping[str, Any], changes: Mapping[str, Any], resolved: Resolved, is_loaded: bool
+) -> set[str]:
+    """The fields of a config file that nothing reads after the overrides: an override of the
+    positions, for example, need not also reset the options of the file's own positions."""
+    idle = resolved.idle(in_file.keys() - changes.keys())
     if not changes or not idle:
-        return chosen
+        return set()
     # A field without effect before the overrides too is a mistake in the file: kept, and refused.
     of_file = Resolved.of({**defaults_for(in_file, is_loaded), **in_file})
-    idle = {name for name in idle if not of_file.is_idle(name)}
-    return {name: value for name, value in chosen.items() if name not in idle}
+    return idle - of_file.idle(idle)
 
 
 def defaults_for(chosen: Mapping[str, Any], is_loaded: bool = False) -> dict[str, Any]:
@@ -522,8 +522,7 @@ def _check_choices(section: str, values: Mapping[str, Any]) -> None:
         if not is_checked or values[chooser] is None:
             continue
         for name in values[chooser].split(",") if registry.several else [values[chooser]]:
-            if name not in registry:
-                registry.find(name)  # the error names the nearest
+            registry.find(name)  # the error names the nearest
 
 
 def chosen_fields(values: Mapping[str, Any]) -> dict[str, Any]:

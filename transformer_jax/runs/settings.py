@@ -9,7 +9,7 @@ import dataclasses
 import functools
 import operator
 import typing
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 from transformer_jax.checkpoints.store import CheckpointConfig
@@ -203,19 +203,28 @@ class Tables(NamedTuple):
       options: dataclasses of options, {"section.entry": class}.
       choosers: the fields whose entries have options, {"section.entry": "section.field"}.
       fields: all fields, options too, {"section.field": field}.
+      unread: fields without an effect, {"section.field": {entry: fields}} (`Registry.unread`).
+      user_modules: modules of entries that are not of this package, {("section.field", entry):
+        module}; "__main__" is a notebook's cells.
     """
 
     options: dict[str, type]
     choosers: dict[str, str]
     fields: dict[str, Field]
+    unread: dict[str, Mapping[str, frozenset[str]]]
+    user_modules: dict[tuple[str, str], str]
 
 
 @functools.lru_cache(maxsize=1)
 def _tables_after(changes: int) -> Tables:
     """Builds the tables; cached until a registry changes, as by a user's module."""
-    tables = Tables({}, {}, dict(FIELDS))
+    tables = Tables({}, {}, dict(FIELDS), {}, {})
     for chooser, registry in CHOICES.items():
+        tables.unread[chooser] = registry.unread
         for name in registry:
+            module = registry.module_of(name)
+            if module is not None and not module.startswith("transformer_jax."):
+                tables.user_modules[chooser, name] = module
             options = registry.options(name)
             if options:
                 entry = f"{registry.section}.{name}"
@@ -265,16 +274,17 @@ class Resolved:
         completed = {name: values.get(name, field.default) for name, field in fields.items()}
         return cls(completed, layers, names, options)
 
-    def is_idle(self, name: str) -> bool:
-        """Returns True if a field has no effect, or is an option of an entry that is not chosen."""
-        return name in self.unread or name not in self.values
+    def idle(self, names: Iterable[str]) -> set[str]:
+        """Those of some fields that have no effect, or are options of an entry that is not
+        chosen."""
+        return {name for name in names if name in self.unread or name not in self.values}
 
     @functools.cached_property
     def unread(self) -> dict[str, str]:
         """The fields that have no effect, {"section.field": the field whose choice makes it so}."""
         unread: dict[str, str] = {}
-        for chooser, registry in CHOICES.items():
-            by_name = [registry.unread[name] for name in self.names[chooser] if name in registry]
+        for chooser, fields in tables().unread.items():
+            by_name = [fields[name] for name in self.names[chooser] if name in fields]
             if by_name:  # a field that one of several chosen entries reads has an effect
                 unread |= dict.fromkeys(frozenset.intersection(*by_name), chooser)
         return unread

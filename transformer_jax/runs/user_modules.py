@@ -28,7 +28,7 @@ from transformer_jax.buckets.copies import fetch_folder
 from transformer_jax.checkpoints.step_folder import step_folders
 from transformer_jax.errors import UserError
 from transformer_jax.registry import reload_registrations
-from transformer_jax.runs.settings import CHOICES, Settings
+from transformer_jax.runs.settings import Settings, tables
 from transformer_jax.runs.shipped import find_file, suggest_shipped
 from transformer_jax.runs.workdir import CHECKPOINTS, CONFIG, MODULES, TOGETHER
 from transformer_jax.runtime.files import read_regular, write_atomic
@@ -263,13 +263,9 @@ def recorded_modules(workdir: Path) -> list[UserModule]:
 def user_components(settings: Settings) -> dict[tuple[str, str], str]:
     """The components named in a config that are not of this package: (field, name) -> the module
     that registered it, "__main__" for a notebook's cells."""
-    components = {}
-    for field, names in settings.resolved.names.items():
-        for name in names:
-            module = CHOICES[field].module_of(name)
-            if module is not None and not module.startswith(f"{_PACKAGE}."):
-                components[field, name] = module
-    return components
+    modules = tables().user_modules
+    chosen = [(field, name) for field, names in settings.resolved.names.items() for name in names]
+    return {choice: modules[choice] for choice in chosen if choice in modules}
 
 
 def location(module: str) -> str:
