@@ -167,6 +167,9 @@ def test_what_mask_predict_cannot_have_is_refused_by_name(task, params, build):
     def predict(**changes):
         return lambda: [*task.predict(params, ["ab"], DecodeConfig(**changes))]
 
+    def pair(target):
+        return task.encode_pair({"source": "a", "target": target})
+
     assert_refused(
         {
             "set model.attention_layer to 'bidirectional'": (
@@ -178,6 +181,9 @@ def test_what_mask_predict_cannot_have_is_refused_by_name(task, params, build):
             "of the 2 likeliest lengths": predict(search="unmask", beam_size=2, num_outputs=3),
             "score: the target of line 513 has 9 tokens": (
                 lambda: task.score(params, ["a"], ["abcabcabc"], 1, 513)
+            ),
+            "score: the target of line 2 has 9 tokens": (
+                lambda: task.score_tokens(params, [pair("ab"), pair("abcabcabc")], 1)
             ),
             "score: positions 'learned' reach to max_length 16": (
                 lambda: build(**LEARNED).score(params, [20 * "a"], ["a"], 1)

@@ -151,6 +151,7 @@ class MaskPredict(TextPairs):
         Raises:
           UserError: a target is longer than a row.
         """
+        numbers = numbers or range(1, 1 + len(pairs))
         rows: list[WeightedRow] = []
         for index, pair in enumerate(pairs):
             target = np.array(pair["target"], np.int32)
