@@ -140,6 +140,18 @@ def test_a_full_disk_does_not_hide_an_earlier_error(tmp_path):
         raise UserError("the loss is not finite")
 
 
+def test_a_terminal_that_is_gone_hides_no_earlier_error_and_leaves_nothing_open(tmp_path):
+    console = Mock(**{"close.side_effect": OSError("the terminal is gone")})
+    with (
+        pytest.raises(UserError, match="not finite"),
+        RunLog(tmp_path, start_step=0, console=console) as log,
+    ):
+        raise UserError("the loss is not finite")
+    assert log._records._file.closed
+    with pytest.raises(OSError, match="is gone"):
+        RunLog(tmp_path, start_step=0, console=console).close()
+
+
 def test_a_number_of_any_length_can_be_calculated_with(tmp_path):
     path = tmp_path / "metrics.jsonl"
     long = "1" + 400 * "0"

@@ -103,10 +103,11 @@ class RunLog(Log):
             for name in dict.fromkeys(config.trackers.split(",") if config.trackers else ())
         ]
         self._console = console
-        # Trackers get the last records even where a full disk has no room for them.
+        # The last is closed first, and the others whatever it raises: trackers get the last records
+        # even where a full disk has no room for them.
         for tracker in self._trackers:
             self.callback(tracker.close)
-        self.push(self._close_records)
+        self.callback(self._records.close)
         if console:
             self.callback(console.close)
 
@@ -124,11 +125,11 @@ class RunLog(Log):
         if self._console:
             self._console.record(step, split, plain)
 
-    def _close_records(self, _: object, raised: BaseException | None, *__: object) -> None:
+    def __exit__(self, *raised: Any) -> None:
         try:
-            self._records.close()
+            super().__exit__(*raised)
         except OSError:  # for example a full disk, which must not hide an earlier error
-            if raised is None:
+            if raised[1] is None:
                 raise
 
 
