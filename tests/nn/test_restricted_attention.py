@@ -58,6 +58,12 @@ def test_features_equal_those_of_whole_rows(random_params, positions, kind):
     np.testing.assert_allclose(found[is_text], whole[is_text], rtol=1e-4, atol=1e-5)
 
 
+def test_causal_layers_beside_a_prefix_need_no_keys_after_a_block(random_params):
+    layers = "attention_layer=multi_head | attention_layer=prefix"
+    model = model_of(DecoderOnly, layers=layers, start_id=1)
+    assert apply(model, random_params(model, *BATCH, method="features"))[1][0][-1] == 2 * WINDOW
+
+
 def test_short_rows_are_not_split(random_params):
     model = model_of(DecoderOnly)
     short = [each[:, :6] for each in BATCH]

@@ -341,7 +341,9 @@ class MultiHeadAttention(AttentionLayer):
         sees_window = type(self).visible is MultiHeadAttention.visible
         if encoding is None or inputs.mask is None or self.needs_weights() or not sees_window:
             return inputs
-        return restricted_attention.split_into_blocks(inputs, encoding.causal)
+        # The encoding of a stack is not causal if any of its layers is not.
+        causal = encoding.causal if inputs.segments is None else inputs.segments.causal
+        return restricted_attention.split_into_blocks(inputs, causal)
 
     def _expose_inputs(self, inputs: AttentionInputs) -> AttentionInputs:
         queries = {"position": inputs.query_positions}
