@@ -2,8 +2,10 @@
 """Benchmarks measure the real step and the real search."""
 
 import json
+from types import SimpleNamespace
 
 import jax
+import jax.numpy as jnp
 import pytest
 
 from tests.refusals import assert_refused
@@ -53,6 +55,16 @@ def test_the_search(tiny_config):
     assert (report["beam_size"], report["weights"]) == (3, "int8")
     assert report["tokens_per_s"] == pytest.approx(1e3 * 2 * 4 / report["step_ms"], rel=0.02)
     assert report["flops_per_s"] is None
+
+
+def test_no_output_of_an_endless_model_ends():
+    """Searches that need hidden states call methods of their own (`Search.needs_hidden`)."""
+    result = jnp.zeros((2, 4)), "memory", "state", "hidden"
+    model = benchmark.EndlessModel(SimpleNamespace(apply=lambda *_, method: result), 1)
+    for method in ("prefill", "prefill_hidden", "decode_step", "decode_step_hidden"):
+        logits, *rest = model.apply({}, method=method)
+        assert jnp.isneginf(logits).tolist() == [[False, True, False, False]] * 2
+        assert rest == [*result[1:]]
 
 
 def test_generation_by_a_language_model(tiny_config, tiny_language_model):

@@ -191,6 +191,9 @@ def decode(
     return {"beam_size": options.beam_size, "weights": options.weights} | report
 
 
+_STEPS_OF_SEARCHES = ("prefill", "prefill_hidden", "decode_step", "decode_step_hidden")
+
+
 class EndlessModel(WrappedModel):
     """A model whose outputs reach their limits."""
 
@@ -200,7 +203,7 @@ class EndlessModel(WrappedModel):
 
     def apply(self, *args: Any, method: Any = "__call__", **named: Any) -> Any:
         result = self.model.apply(*args, method=method, **named)
-        if method not in ("prefill", "decode_step"):
+        if method not in _STEPS_OF_SEARCHES:
             return result
         logits, *rest = result
         return logits.at[..., self.eos].set(-jnp.inf), *rest
