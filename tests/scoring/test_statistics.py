@@ -112,6 +112,7 @@ def test_holm_multiplies_by_the_tests_that_are_left():
     assert statistics.holm([0.01, 0.04, 0.03, 0.5], 4) == pytest.approx([0.04, 0.09, 0.09, 0.5])
     assert statistics.holm([0.9, 0.8], 2) == [1.0, 1.0]
     assert statistics.holm([0.01, 0.03], 10) == pytest.approx([0.1, 0.27])
+    assert statistics.holm([math.nan, 0.01], 2) == [1.0, 0.02]  # a test that decides nothing
 
 
 def test_pairs_are_exchanged_exactly_often_enough():

@@ -292,8 +292,9 @@ def holm(p_values: Sequence[float], family: int) -> list[float]:
     order = np.argsort(p_values)
     factors = family - np.arange(len(order))
     adjusted = np.empty(len(order))
-    # An adjusted p-value is never below that of a smaller one.
-    adjusted[order] = np.maximum.accumulate(np.minimum(1, factors * np.sort(p_values)))
+    # An adjusted p-value is never below that of a smaller one; fmin makes NaN, where rounding
+    # leaves nothing to test, 1.
+    adjusted[order] = np.maximum.accumulate(np.fmin(1, factors * np.sort(p_values)))
     return adjusted.tolist()
 
 
