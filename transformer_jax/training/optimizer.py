@@ -287,7 +287,7 @@ def _weight_decay(decay: float) -> optax.GradientTransformation:
         traced_decay = traced_number("optimizer.weight_decay", decay)
         return optax.add_decayed_weights(traced_decay, decay_mask).update(grads, state, params)
 
-    return optax.add_decayed_weights(decay, decay_mask)._replace(update=update)
+    return optax.GradientTransformation(optax.add_decayed_weights(decay, decay_mask).init, update)
 
 
 def update_statistics(optimizer: optax.GradientTransformation) -> optax.GradientTransformation:
