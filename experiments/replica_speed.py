@@ -17,6 +17,7 @@ import argparse
 import json
 import os
 import resource
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -24,6 +25,8 @@ import time
 from pathlib import Path
 
 import numpy as np
+
+from transformer_jax.runs.workdir import read_metrics
 
 COMPARED_STEPS, TOLERANCE = 20, 1e-5
 
@@ -105,8 +108,7 @@ def seconds() -> np.ndarray:
 
 
 def records(workdir: Path) -> list[dict]:
-    lines = (workdir / "metrics.jsonl").read_text().splitlines()
-    return [record for record in map(json.loads, lines) if record["split"] == "train"]
+    return [record for record in read_metrics(workdir) if record["split"] == "train"]
 
 
 def losses(workdir: Path) -> list[float]:
@@ -115,8 +117,7 @@ def losses(workdir: Path) -> list[float]:
 
 def speed(workdir: Path) -> float:
     """Median tokens per second of a run."""
-    found = sorted(record["tokens_per_s"] for record in records(workdir))
-    return found[len(found) // 2]
+    return statistics.median_high(record["tokens_per_s"] for record in records(workdir))
 
 
 if __name__ == "__main__":

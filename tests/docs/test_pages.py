@@ -5,9 +5,9 @@ import json
 import re
 import subprocess
 import sys
-from pathlib import Path
 
-ROOT = Path(__file__).parents[2]
+from tests.conftest import ROOT
+
 PAGES = {
     "docs/claims.md": "write_claims.page",
     "experiments/results/claims.md": "write_claims.settings_page",
@@ -38,8 +38,6 @@ def test_messages_of_the_faq_are_those_of_the_package():
     code = re.sub(r"\{[^{}]*\}", "...", code)
     page = (ROOT / "docs/faq.md").read_text()
     messages = re.findall(r"^\| `([^`]+)` \|", page, re.M)
-    parts = {
-        part.strip() for message in messages for part in re.split(r"\.\.\.|\b[A-Z]\b", message)
-    }
+    parts = map(str.strip, re.split(r"\.\.\.|\b[A-Z]\b|\n", "\n".join(messages)))
     missing = [part for part in parts if len(part) > 6 and part not in code]
     assert len(messages) > 12 and missing == []
