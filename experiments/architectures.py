@@ -171,14 +171,11 @@ def row(name: str, found: Sequence[Mapping[str, Any]], speed: Speed) -> Row:
 def draw_lengths(rows: Sequence[Row], output: Path) -> None:
     """Plots BLEU by source length, one panel for equal time and one for equal steps."""
     lengths = [name for name in rows[0].metrics if name.endswith(" words")]
-    panels = {
-        f"equal {equal}": {
-            each.name.partition(": ")[2]: [finite(each.measured(name)) for name in lengths]
-            for each in rows
-            if each.name.startswith(f"equal {equal}: ")
-        }
-        for equal in EQUAL
-    }
+    panels: dict[str, dict[str, list[float]]] = {}
+    for of_system in rows:
+        panel, _, system = of_system.name.partition(": ")
+        values = [finite(of_system.measured(name)) for name in lengths]
+        panels.setdefault(panel, {})[system] = values
     names = [name.removesuffix(" words") for name in lengths]
     save_figure(draw_profiles(panels, names, "words of the source", "BLEU"), output)
 

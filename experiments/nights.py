@@ -155,12 +155,11 @@ def write_proposal(folder: Path, name: str, content: Any, valid: str) -> Path:
         path = folder / f"{name}.json"
         path.write_text(json.dumps({"why": name.replace("_", " "), "overrides": texts}))
         return path
-    path = folder / f"{name}.py"
-    if isinstance(content, str):
-        path.write_text(content)
-    else:
+    if isinstance(content, tuple):
         why, code = content
-        path.write_text(ACTIVATION.format(why=why, name=name, code=code.replace("{valid}", valid)))
+        content = ACTIVATION.format(why=why, name=name, code=code.replace("{valid}", valid))
+    path = folder / f"{name}.py"
+    path.write_text(content)
     return path
 
 

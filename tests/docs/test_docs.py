@@ -1,9 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The documentation names files, headings, functions and classes that exist."""
+"""The documentation names files, headings, functions, classes and messages that exist; pages that
+are written by scripts equal what these write."""
 
 import functools
 import inspect
+import json
 import re
+import subprocess
+import sys
 import tomllib
 
 from tests.conftest import ROOT
@@ -111,3 +115,40 @@ def test_the_table_of_arguments_is_that_of_the_models():
             own = [*inspect.signature(method).parameters.values()][1:]
             shown = [p.name if p.default is p.empty else f"{p.name}={p.default}" for p in own]
             assert written == ", ".join(shown)
+
+
+# --- Pages and the package ---
+
+WRITTEN = {
+    "docs/claims.md": "write_claims.page",
+    "experiments/results/claims.md": "write_claims.settings_page",
+    "docs/configuration.md": "write_configuration.page",
+    "docs/mistakes.md": "write_mistakes.page",
+}
+"""The function of a script in docs/ that returns a page."""
+PROGRAM = f"""
+import json, runpy, sys
+pages = {{}}
+for path, place in {WRITTEN}.items():
+    script, function = place.split(".")
+    pages[path] = runpy.run_path(f"{ROOT}/docs/{{script}}.py")[function]()
+json.dump(pages, sys.stdout)
+"""
+
+
+def test_pages_equal_the_output_of_their_scripts():
+    """In a process of its own, as other tests may have registered components here."""
+    pages = json.loads(subprocess.check_output([sys.executable, "-c", PROGRAM]))
+    stale = [path for path in WRITTEN if pages[path] != (ROOT / path).read_text(encoding="utf-8")]
+    assert stale == [], "run their scripts, python docs/write_*.py"
+
+
+def test_messages_of_the_faq_are_those_of_the_package():
+    code = "\n".join(path.read_text() for path in (ROOT / "transformer_jax").rglob("*.py"))
+    code = re.sub(r'"\s*\n\s*f?"', "", code)  # literals over several lines
+    code = re.sub(r"\{[^{}]*\}", "...", code)
+    page = (ROOT / "docs/faq.md").read_text()
+    messages = re.findall(r"^\| `([^`]+)` \|", page, re.M)
+    parts = map(str.strip, re.split(r"\.\.\.|\b[A-Z]\b|\n", "\n".join(messages)))
+    missing = [part for part in parts if len(part) > 6 and part not in code]
+    assert len(messages) > 12 and missing == []
