@@ -86,8 +86,7 @@ def main() -> None:
                 runs.setdefault(system, run)
                 found.append(scored(run))
             rows.append(row(f"equal {equal}: {system}", found, speeds[system]))
-    for text in (as_markdown(rows), f"written to {args.output}.csv and beside it"):
-        print(text)
+    print(as_markdown(rows), f"written to {args.output}.csv and beside it", sep="\n")
     args.output.parent.mkdir(parents=True, exist_ok=True)
     args.output.with_suffix(".csv").write_text(as_csv(rows))
     draw_lengths(rows, args.output.with_suffix(".png"))
@@ -99,8 +98,7 @@ def measured(workdir: Path, changes: Mapping[str, Any]) -> dict[str, Speed]:
     """Measures each system over the last two thirds of a short run, before other training."""
     kept_in = workdir / "speeds.json"
     if kept_in.exists():
-        found: dict[str, Speed] = json.loads(kept_in.read_text())
-        return found
+        return json.loads(kept_in.read_text())
     speeds = {}
     for system in SYSTEMS:
         run = trained(workdir / "speed", system, MEASURED, {**changes, "seed": 0})
@@ -118,14 +116,11 @@ def plan(workdir: Path, seconds: float, speeds: Mapping[str, Speed]) -> dict[str
     """Returns {"time" and "updates": {system: steps}}, planned once per workdir."""
     kept = workdir / "updates.json"
     if not kept.exists():
-        counts = {
-            system: max(1, round(1e3 * seconds / speed["step_ms"]))
-            for system, speed in speeds.items()
-        }
+        times = {system: speed["step_ms"] for system, speed in speeds.items()}
+        counts = {system: max(1, round(1e3 * seconds / ms)) for system, ms in times.items()}
         fewest = dict.fromkeys(counts, min(counts.values()))
         kept.write_text(json.dumps(dict(zip(EQUAL, (counts, fewest), strict=True))))
-    found: dict[str, dict[str, int]] = json.loads(kept.read_text())
-    return found
+    return json.loads(kept.read_text())
 
 
 def trained(workdir: Path, system: str, updates: int, changes: Mapping[str, Any]) -> Run:
@@ -149,8 +144,7 @@ def scored(run: Run) -> dict[str, Any]:
             "parameters": sum(leaf.size for leaf in jax.tree.leaves(run.params)),
         }
         kept.write_text(json.dumps(scores))
-    found: dict[str, Any] = json.loads(kept.read_text())
-    return found
+    return json.loads(kept.read_text())
 
 
 def score_by_length(
@@ -177,14 +171,11 @@ def row(name: str, found: Sequence[Mapping[str, Any]], speed: Speed) -> Row:
 def draw_lengths(rows: Sequence[Row], output: Path) -> None:
     """Plots BLEU by source length, one panel for equal time and one for equal steps."""
     lengths = [name for name in rows[0].metrics if name.endswith(" words")]
-    panels = {
-        f"equal {equal}": {
-            each.name.partition(": ")[2]: [finite(each.measured(name)) for name in lengths]
-            for each in rows
-            if each.name.startswith(f"equal {equal}: ")
-        }
-        for equal in EQUAL
-    }
+    panels: dict[str, dict[str, list[float]]] = {}
+    for of_system in rows:
+        panel, _, system = of_system.name.partition(": ")
+        values = [finite(of_system.measured(name)) for name in lengths]
+        panels.setdefault(panel, {})[system] = values
     names = [name.removesuffix(" words") for name in lengths]
     save_figure(draw_profiles(panels, names, "words of the source", "BLEU"), output)
 

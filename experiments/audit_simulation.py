@@ -67,26 +67,19 @@ class Simulation:
         folder.mkdir(exist_ok=True)
         rng = random.Random(0)
         lines = [" ".join(rng.choices(WORDS, k=8)) for _ in range(420)]
-        altered = ["the old dog runs red", *lines[1:]]
-        for name, texts in {
-            "train": lines[:400],
-            "altered": altered[:400],
-            "valid": lines[400:],
-        }.items():
+        altered = ["the old dog runs red", *lines[1:400]]
+        texts = {"train": lines[:400], "altered": altered, "valid": lines[400:]}
+        for name, text in texts.items():
             path = folder / f"{name}.txt"
             if not path.exists():
-                path.write_text("".join(f"{text}\n" for text in texts))
+                path.write_text("".join(f"{line}\n" for line in text))
 
-    def train(
-        self,
-        name: str,
-        changes: dict | None = None,
-        until: int | None = None,
-    ) -> Path:
+    def train(self, name: str, changes: dict | None = None, until: int | None = None) -> Path:
         """The workdir of a run with these changes of the config."""
         workdir = self.folder / name
         if not (workdir / "checkpoints" / "40").exists():
-            texts = {f"data.{split}_text": str(self.folder / f"{split}.txt") for split in SPLITS}
+            splits = ("train", "valid")
+            texts = {f"data.{split}_text": str(self.folder / f"{split}.txt") for split in splits}
             config = tj.config("lm_from_text", SMALL | texts | (changes or {}))
             tj.train(config, workdir, until=until, progress=False)
         return workdir
@@ -100,10 +93,7 @@ class Simulation:
         """A copy to alter."""
         copy = self.folder / f"copy_{os.getpid()}"  # parts may run at once
         shutil.rmtree(copy, ignore_errors=True)
-        return Path(shutil.copytree(run, copy))
-
-
-SPLITS = ("train", "valid")
+        return shutil.copytree(run, copy)
 
 
 def read_lines(run: Path) -> list[dict]:
@@ -221,10 +211,23 @@ class Case:
 
 def metric(case: Case) -> Path:
     """the loss of a record of training, 1% lower"""
-    run, records, record = case.record("train")
+    return _with_lower_loss(case, "train")[0]
+
+
+def valid_metric(case: Case) -> Path:
+    """the validation loss of a record, 1% lower"""
+    run, record = _with_lower_loss(case, "valid")
+    if case.is_careful:
+        path = run / "checkpoints" / str(record["step"]) / "metrics" / "metrics"
+        path.write_text(json.dumps({"score": -record["loss"]}))
+    return run
+
+
+def _with_lower_loss(case: Case, split: str) -> tuple[Path, dict]:
+    run, records, record = case.record(split)
     record["loss"] *= 0.99
     write_lines(run, records)
-    return run
+    return run, record
 
 
 def lines(case: Case) -> Path:
@@ -311,9 +314,7 @@ def steps_claimed(case: Case) -> Path:
     half = {"train.num_steps": 20, "checkpoint.every_steps": 5, "eval.every_steps": 5}
     half |= {"logging.every_steps": 5}
     workdir = case.simulation.folder / "half"
-    if not workdir.exists():
-        case.simulation.train("half", half)
-    run = case.simulation.copy(workdir)
+    run = case.simulation.copy(workdir if workdir.exists() else case.simulation.train("half", half))
     shutil.copy(case.simulation.base(0) / "config.json", run / "config.json")
     for step in sorted(step_folders(run / "checkpoints"), reverse=True):
         if case.is_careful:
@@ -346,25 +347,9 @@ def other_checkpoint(case: Case) -> Path:
     return run
 
 
-def valid_metric(case: Case) -> Path:
-    """the validation loss of a record, 1% lower"""
-    run, records, record = case.record("valid")
-    record["loss"] *= 0.99
-    write_lines(run, records)
-    if case.is_careful:
-        folder = run / "checkpoints" / str(record["step"])
-        path = folder / "metrics" / "metrics"
-        path.write_text(json.dumps({"score": -record["loss"]}))
-    return run
-
-
-KINDS = {
-    kind.__name__: kind
-    for kind in (
-        *(metric, valid_metric, lines, parameter, moment, other_checkpoint),
-        *(order, example, learning_rate, code, steps_claimed),
-    )
-}
+ARRAYS_AND_RECORDS = (metric, valid_metric, lines, parameter, moment, other_checkpoint)
+PASSED_OFF = (order, example, learning_rate, code, steps_claimed)
+KINDS = {kind.__name__: kind for kind in (*ARRAYS_AND_RECORDS, *PASSED_OFF)}
 
 
 def honest_runs(simulation: Simulation) -> Iterator[tuple[str, Path]]:
@@ -402,20 +387,19 @@ def honest_runs(simulation: Simulation) -> Iterator[tuple[str, Path]]:
     for state in ("cold", "warm"):
         cache = {"data.cache_dir": str(simulation.folder / "cache"), "data.order_seed": 1}
         yield f"token cache, {state}", simulation.train(state, cache)
-    for number, workers in enumerate((1, 2)):
-        name = f"workers_{number}"
-        yield "worker processes", simulation.train(name, {"data.num_workers": workers})
+    for number in range(2):
+        workers = {"data.num_workers": 1 + number}
+        yield "worker processes", simulation.train(f"workers_{number}", workers)
     for number, every in enumerate((2, 10)):
-        name = f"logged_{number}"
-        simulation.train(name, until=20)
+        simulation.train(f"logged_{number}", until=20)
         changed = {"logging.every_steps": every, "eval.every_steps": 20}
-        yield "records at other steps after a resume", simulation.train(name, changed)
-    for number, patience in enumerate((1, 2)):
-        plateau = {"optimizer.plateau_patience": patience, "optimizer.learning_rate": 0.3}
+        yield "records at other steps after a resume", simulation.train(f"logged_{number}", changed)
+    for number in range(2):
+        plateau = {"optimizer.plateau_patience": 1 + number, "optimizer.learning_rate": 0.3}
         yield "learning rate lowered at plateaus", simulation.train(f"plateau_{number}", plateau)
-    for number, keep in enumerate((1, 2)):
-        name = f"kept_{number}"
-        yield "few checkpoints kept", simulation.train(name, {"checkpoint.keep": keep})
+    for number in range(2):
+        keep = {"checkpoint.keep": 1 + number}
+        yield "few checkpoints kept", simulation.train(f"kept_{number}", keep)
 
 
 def run_part(simulation: Simulation, part: str, cases: int) -> Iterator[dict]:
@@ -433,9 +417,8 @@ def run_part(simulation: Simulation, part: str, cases: int) -> Iterator[dict]:
         if careful:
             make_digests_again(run)
         result = _audited(run, rng.randrange(2**31))
-        drawn = {start // 10 for start, _ in result["retrained"]}
-        chance = 1 - (SEGMENTS - len(case.segments)) / SEGMENTS
-        hit = bool(drawn & case.segments)
+        chance = len(case.segments) / SEGMENTS
+        hit = any(start // 10 in case.segments for start, _ in result["retrained"])
         yield {"careful": careful, "chance": chance, "hit": hit, **result}
 
 
@@ -458,32 +441,35 @@ def report(results: dict[str, list[dict]]) -> str:
         of_kind = results.get(kind, [])
         edited = [result for result in of_kind if not result["careful"]]
         careful = [result for result in of_kind if result["careful"]]
-        num_found = sum(bool(result["findings"]) for result in careful)
         missed = sum(result["hit"] and not result["findings"] for result in careful)
         expected = sum(1.0 if not result["retrained"] else result["chance"] for result in careful)
-        cells = [
-            *(alter.__doc__, f"{sum(bool(result['findings']) for result in edited)}/{len(edited)}"),
-            *(f"{num_found}/{len(careful)}", f"{expected:.1f}", missed),
-            f"{np.mean([result['seconds'] for result in of_kind]):.1f}" if of_kind else "",
-        ]
+        shares = [f"{num_found(group)}/{len(group)}" for group in (edited, careful)]
+        cells = [alter.__doc__, *shares, f"{expected:.1f}", missed, mean_seconds(of_kind)]
         table.append(f"| {' | '.join(map(str, cells))} |")
     ways = collections.defaultdict(list)
     for result in results.get("honest", []):
         ways[result["way"]].append(result)
-    table += ["", "| honest | audits | false alarms | s |", "| --- | --- | --- | --- |"]
-    for way, of_way in ways.items():
-        alarms = sum(bool(result["findings"]) for result in of_way)
-        seconds = np.mean([result["seconds"] for result in of_way])
-        table.append(f"| {way} | {len(of_way)} | {alarms} | {seconds:.1f} |")
-    table += ["", "| on another machine | audits | findings | s |", "| --- | --- | --- | --- |"]
-    for name, of_name in results.items():
-        if name.endswith(ELSEWHERE):
-            num_found = sum(bool(result["findings"]) for result in of_name)
-            seconds = np.mean([result["seconds"] for result in of_name])
-            table.append(
-                f"| {name.removesuffix(ELSEWHERE)} | {len(of_name)} | {num_found} | {seconds:.1f} |"
-            )
+    elsewhere = {
+        name.removesuffix(ELSEWHERE): of_name
+        for name, of_name in results.items()
+        if name.endswith(ELSEWHERE)
+    }
+    for head, groups in (
+        ("| honest | audits | false alarms | s |", ways),
+        ("| on another machine | audits | findings | s |", elsewhere),
+    ):
+        table += ["", head, "| --- | --- | --- | --- |"]
+        for name, group in groups.items():
+            table.append(f"| {name} | {len(group)} | {num_found(group)} | {mean_seconds(group)} |")
     return "\n".join(table)
+
+
+def num_found(results: list[dict]) -> int:
+    return sum(bool(result["findings"]) for result in results)
+
+
+def mean_seconds(results: list[dict]) -> str:
+    return f"{np.mean([result['seconds'] for result in results]):.1f}" if results else ""
 
 
 def main() -> None:

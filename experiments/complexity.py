@@ -11,7 +11,6 @@ each order, and writes OUTPUT.csv and OUTPUT.png.
 """
 
 import argparse
-import csv
 import math
 import statistics
 import sys
@@ -22,6 +21,7 @@ from pathlib import Path
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+import pandas as pd
 
 from transformer_jax.lab.pictures.style import add_legend, grid, save_figure, styled
 from transformer_jax.nn.attention import MultiHeadAttention, Sequences
@@ -58,13 +58,9 @@ class SelfAttention(nn.Module):
 
 def layers(d_model: int) -> dict[str, nn.Module]:
     """One layer of each kind, keyed by the names of ORDERS."""
-    made = (
-        SelfAttention(d_model),
-        SelfAttention(d_model, WINDOW),
-        nn.Conv(d_model, kernel_size=(KERNEL,)),
-        nn.RNN(nn.OptimizedLSTMCell(d_model)),
-    )
-    return dict(zip(ORDERS, made, strict=True))
+    attention = (SelfAttention(d_model), SelfAttention(d_model, WINDOW))
+    others = (nn.Conv(d_model, (KERNEL,)), nn.RNN(nn.OptimizedLSTMCell(d_model)))
+    return dict(zip(ORDERS, (*attention, *others), strict=True))
 
 
 def measure(layer: nn.Module, length: int, d_model: int) -> tuple[float, float]:
@@ -121,10 +117,7 @@ def main() -> None:
             found = measure(layer, length, args.d_model)
             rows.append(dict(zip(FIELDS, (name, length, *found), strict=True)))
             print(f"{name}, n = {length}: {found[0]:.2f} ms", file=sys.stderr)
-    with Path(f"{args.output}.csv").open("w", newline="") as file:
-        writer = csv.DictWriter(file, FIELDS, lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
+    pd.DataFrame(rows).to_csv(f"{args.output}.csv", index=False)
     draw(rows, Path(f"{args.output}.png"))
     print(f"{'layer':28}{'order':>10}{'time ~ n^':>12}{'memory ~ n^':>14}")
     for name, order in ORDERS.items():

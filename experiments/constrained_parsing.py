@@ -38,15 +38,17 @@ def main() -> None:
     parser.add_argument("--sentences", type=int, default=1000)
     words, fields = take_overrides(sys.argv[1:])
     args = parser.parse_args(words)
-    task, params, settings = of_run(args.workdir) if args.workdir else fresh(args.config, fields)
+    if args.workdir:
+        run = tj.load(args.workdir)
+        task, params, settings = run.task, run.params, run.settings
+    else:
+        task, params, settings = untrained(args.config, fields)
     decode = dataclasses.replace(settings.decode, beam_size=1, num_outputs=1)
     lines = [one["source"] for one in open_split(settings.data, "valid")[: args.sentences]]
 
     outputs = [found[0].text for found in task.predict(params, lines, decode)]
-    whole = sum(
-        parse_tree(tree).words() == line.split(" ")
-        for tree, line in zip(outputs, lines, strict=True)
-    )
+    pairs = zip(outputs, lines, strict=True)
+    whole = sum(parse_tree(tree).words() == line.split(" ") for tree, line in pairs)
     parts = [part for line in lines for part in task.parts(line)]
     requests = [task.tree_codec.request(part, number) for number, part in enumerate(parts)]
     report = {"sentences": len(lines), "trees_over_their_words": whole}
@@ -57,15 +59,12 @@ def main() -> None:
         found = search.find_all(params, requests, decode)
         seconds = time.perf_counter() - start
         tokens = sum(int((row != search.specials.pad).sum()) for row, _ in found)
-        report[name] = {
-            "sentences_per_s": len(requests) / seconds,
-            "tokens_per_s": tokens / seconds,
-            "tokens": tokens,
-        }
+        speeds = {"sentences_per_s": len(requests) / seconds, "tokens_per_s": tokens / seconds}
+        report[name] = speeds | {"tokens": tokens}
     print(json.dumps(report))
 
 
-def fresh(config: str, fields: dict[str, str]) -> tuple[Parsing, Any, Any]:
+def untrained(config: str, fields: dict[str, str]) -> tuple[Parsing, Any, Any]:
     """Builds an untrained parser of a config, with the vocabularies of its training split."""
     settings = read_settings(tj.config(config, fields))
     with tempfile.TemporaryDirectory() as folder:
@@ -73,11 +72,6 @@ def fresh(config: str, fields: dict[str, str]) -> tuple[Parsing, Any, Any]:
         tokenizers = build_tokenizers(settings, Path(folder) / "tokenizer", examples)
     task = build.build_task(settings, build.vocab_sizes(tokenizers), tokenizers)
     return task, jax.jit(task.init)(jax.random.key(settings.seed)), settings
-
-
-def of_run(workdir: str) -> tuple[Parsing, Any, Any]:
-    run = tj.load(workdir)
-    return run.task, run.params, run.settings
 
 
 if __name__ == "__main__":

@@ -53,17 +53,9 @@ def main() -> None:
 def train_losses(text: np.ndarray, count: int) -> np.ndarray:
     """Validation losses of models that are trained with seeds 0, 1, ..., count - 1."""
     symbols, tokens = np.unique(text, return_inverse=True)
-    model = DecoderOnly(
-        TransformerConfig(
-            vocab_size=len(symbols) + 1,
-            d_model=16,
-            d_ff=32,
-            num_heads=2,
-            num_layers=1,
-            dtype="float32",
-            dropout_rate=0.0,
-        )
-    )
+    sizes = {"d_model": 16, "d_ff": 32, "num_heads": 2, "num_layers": 1, "dropout_rate": 0.0}
+    config = TransformerConfig(vocab_size=len(symbols) + 1, **sizes, dtype="float32")
+    model = DecoderOnly(config)
     split = len(tokens) * 9 // 10
     train, valid = jnp.asarray(tokens[:split] + 1), jnp.asarray(tokens[split:] + 1)
     valid = valid[: 64 * (LENGTH + 1)].reshape(64, LENGTH + 1)

@@ -35,6 +35,7 @@ from transformer_jax.scoring.sequential import (
     interval_of_median,
 )
 from transformer_jax.scoring.statistics import (
+    Difference,
     expanded_tail,
     holm,
     over_examples,
@@ -110,52 +111,37 @@ class Case:
 
 def cases() -> Iterator[Case]:
     """All cases."""
+    partial = functools.partial
     for (name, draw), number in itertools.product(DISTRIBUTIONS.items(), SEEDS):
         both = f"{number} and {number}"
         for ratio in (1, 3):
             drawn = f"{name}, deviations 1 and {ratio}"
-            sample = functools.partial(_two_samples, draw, number, ratio)
-            yield Case("Welch", drawn, both, sample, _welch, _welch_once, coverage=0.95)
-        sample = functools.partial(_two_samples, draw, number, 1)
-        yield Case("permutation over seeds", name, both, sample, _permutation, _permutation_once)
-        family, each = functools.partial(_rows, draw, number), f"{number} each"
-        yield Case(f"Holm, any of {VARIANTS} rows", name, each, family, _family, _family_once)
+            sample = partial(_two_samples, draw, number, ratio)
+            yield Case("Welch", drawn, both, sample, *TESTS["Welch"], coverage=0.95)
+        sample = partial(_two_samples, draw, number, 1)
+        yield Case(PERMUTATION, name, both, sample, *TESTS[PERMUTATION])
+        yield Case(HOLM, name, f"{number} each", partial(_rows, draw, number), *TESTS[HOLM])
     irregular = FEW_VALUES | {"some diverged": _some_diverged}
     for (name, draw), number in itertools.product(irregular.items(), SEEDS):
-        sample = functools.partial(_two_samples, draw, number, 1)
-        both = f"{number} and {number}"
-        yield Case("over seeds", name, both, sample, _over_seeds, _over_seeds_once)
+        sample = partial(_two_samples, draw, number, 1)
+        yield Case("over seeds", name, f"{number} and {number}", sample, *TESTS["over seeds"])
     differences = {name: draw for name, draw in DIFFERENCES.items() if name != "-exponential"}
-    for (name, draw), number in itertools.product(differences.items(), SEEDS):
-        sample = functools.partial(_sample, draw, number)
-        pairs = f"{number} pairs"
-        drawn = f"differences {name}"
-        yield Case("paired t", drawn, pairs, sample, _paired_t, _paired_t_once, coverage=0.95)
-    for (name, draw), number in itertools.product(differences.items(), EXAMPLES):
-        sample = functools.partial(_sample, draw, number)
-        tests = _pairs, _pairs_once
-        yield Case(
-            "paired permutation", f"differences {name}", f"{number}", sample, *tests, coverage=0.95
-        )
-    yield from _sequential_cases()
-
-
-def _sequential_cases() -> Iterator[Case]:
-    differences = DIFFERENCES | FEW_VALUES | {"some diverged": _some_diverged}
+    for test, numbers, unit in (
+        ("paired t", SEEDS, " pairs"),
+        ("paired permutation", EXAMPLES, ""),
+    ):
+        for (name, draw), number in itertools.product(differences.items(), numbers):
+            drawn = f"differences {name}"
+            sample = partial(_sample, draw, number)
+            yield Case(test, drawn, f"{number}{unit}", sample, *TESTS[test], coverage=0.95)
+    differences = DIFFERENCES | irregular
     for (looks, plan), (name, draw) in itertools.product(PLANS.items(), differences.items()):
-        for wrong, at in ((HOLDS, 0.0), (FAILS, plan.smallest)):
-            sample = functools.partial(_sample, draw, plan.looks[-1], truth=at)
-            tests = (functools.partial(test, plan, wrong) for test in (_claims, _claim_once))
+        for wrong, truth in ((HOLDS, 0.0), (FAILS, plan.smallest)):
+            sample = partial(_sample, draw, plan.looks[-1], truth=truth)
+            tests = (partial(test, plan, wrong) for test in (_claims, _claim_once))
             where = "no difference" if wrong == HOLDS else "the smallest difference"
-            yield Case(
-                f'claim, "{wrong}" at {where}',
-                f"differences {name}",
-                looks,
-                sample,
-                *tests,
-                at,
-                0.90,
-            )
+            test = f'claim, "{wrong}" at {where}'
+            yield Case(test, f"differences {name}", looks, sample, *tests, truth, coverage=0.90)
 
 
 def _sample(
@@ -184,11 +170,6 @@ def _welch(values: np.ndarray) -> Outcome:
     return 2 * stats.t.sf(np.abs(mean) / error, freedom), mean - half, mean + half
 
 
-def _welch_once(values: np.ndarray) -> tuple[float, float, float]:
-    found = over_seeds(*values.tolist())
-    return found.p, found.low, found.high
-
-
 def _over_seeds(values: np.ndarray) -> Outcome:
     """Welch's test, of samples that tie the permutation test, of infinite values that of ranks."""
     flat = values.reshape(len(values), -1)
@@ -198,10 +179,6 @@ def _over_seeds(values: np.ndarray) -> Outcome:
     with np.errstate(invalid="ignore", divide="ignore"):
         p = np.where(is_infinite | _ties(values).any(1), permuted, _welch(values)[0])
     return _without_interval(p)
-
-
-def _over_seeds_once(values: np.ndarray) -> tuple[float, float, float]:
-    return over_seeds(*values.tolist()).p, math.nan, math.nan
 
 
 def _ties(values: np.ndarray) -> np.ndarray:
@@ -230,18 +207,9 @@ def _divisions(total: int, number: int) -> list[frozenset[int]]:
     return [*map(frozenset, itertools.combinations(range(total), number))]
 
 
-def _permutation_once(values: np.ndarray) -> tuple[float, float, float]:
-    return permutation_p(*values.tolist()), math.nan, math.nan
-
-
 def _paired_t(values: np.ndarray) -> Outcome:
     p = stats.ttest_1samp(values, 0.0, axis=1).pvalue
     return p, *interval_of_mean(values, LEVEL / 2)
-
-
-def _paired_t_once(values: np.ndarray) -> tuple[float, float, float]:
-    difference = over_paired_seeds([0.0] * len(values), values.tolist())
-    return difference.p, difference.low, difference.high
 
 
 def _family(values: np.ndarray) -> Outcome:
@@ -253,7 +221,7 @@ def _family(values: np.ndarray) -> Outcome:
 def _family_once(values: np.ndarray) -> tuple[float, float, float]:
     base, *others = values.tolist()
     p_values = [over_seeds(base, one).p for one in others]
-    return min(holm(p_values, len(others))), math.nan, math.nan
+    return _p_alone(min(holm(p_values, len(others))))
 
 
 def _pairs(values: np.ndarray) -> Outcome:
@@ -272,9 +240,31 @@ def _pairs(values: np.ndarray) -> Outcome:
     return p, low, high
 
 
-def _pairs_once(values: np.ndarray) -> tuple[float, float, float]:
-    found = over_examples([0.0] * len(values), values.tolist())
-    return found.p, found.low, found.high
+def _with_interval(difference: Difference) -> tuple[float, float, float]:
+    return difference.p, difference.low, difference.high
+
+
+def _p_alone(p: float) -> tuple[float, float, float]:
+    return p, math.nan, math.nan
+
+
+PERMUTATION = "permutation over seeds"
+HOLM = f"Holm, any of {VARIANTS} rows"
+TESTS = {
+    "Welch": (_welch, lambda x: _with_interval(over_seeds(*x.tolist()))),
+    PERMUTATION: (_permutation, lambda x: _p_alone(permutation_p(*x.tolist()))),
+    HOLM: (_family, _family_once),
+    "over seeds": (_over_seeds, lambda x: _p_alone(over_seeds(*x.tolist()).p)),
+    "paired t": (
+        _paired_t,
+        lambda x: _with_interval(over_paired_seeds([0.0] * len(x), x.tolist())),
+    ),
+    "paired permutation": (
+        _pairs,
+        lambda x: _with_interval(over_examples([0.0] * len(x), x.tolist())),
+    ),
+}
+"""Each test of all draws, and of one draw with the project's functions."""
 
 
 def _claims(plan: Plan, wrong: str, values: np.ndarray) -> Outcome:

@@ -15,7 +15,6 @@ import time
 
 import transformer_jax as tj
 from transformer_jax.inference.generation import Output, TokenGenerator, UncachedModel
-from transformer_jax.runs.config import read_settings
 
 
 def main() -> int:
@@ -25,8 +24,8 @@ def main() -> int:
     parser.add_argument("--prompts", type=int, default=8)
     args = parser.parse_args()
     run = tj.load(args.workdir)
-    decode = read_settings(run.config).decode
-    decode = dataclasses.replace(decode, temperature=1.0, max_extra_length=args.tokens)
+    options = {"temperature": 1.0, "max_extra_length": args.tokens}
+    decode = dataclasses.replace(run.settings.decode, **options)
     context = run.task.max_length
     text = "What is it that they say? " * context
     tokenizer = run.tokenizer["text"]

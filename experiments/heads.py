@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 import transformer_jax as tj
 from transformer_jax.data.sources import open_split
@@ -97,30 +98,22 @@ def _with_zeros(tree: Any, path: list[str], row: int) -> Any:
     return {**tree, path[0]: _with_zeros(tree[path[0]], path[1:], row)}
 
 
-def read(table: Path) -> list[dict[str, Any]]:
-    """Reads the rows of a CSV file that `main` wrote."""
-    with table.open() as file:
-        rows = list(csv.DictReader(file))
-    return [{**row, "removed": int(row["removed"]), "bleu": float(row["bleu"])} for row in rows]
-
-
-def curve(rows: list[dict[str, Any]], order: str) -> tuple[list[float], list[float]]:
-    """Means and standard deviations over runs, for each number of heads removed."""
-    own = [row for row in rows if row["order"] == order]
-    counts = sorted({row["removed"] for row in own})
-    bleu = [[row["bleu"] for row in own if row["removed"] == count] for count in counts]
-    deviations = [np.std(of_runs, ddof=1) if len(of_runs) > 1 else 0.0 for of_runs in bleu]
-    return [float(np.mean(of_runs)) for of_runs in bleu], list(map(float, deviations))
+def curves(table: Path) -> dict[str, pd.DataFrame]:
+    """For each order of a CSV file that `main` wrote: by the number of heads removed, the mean of
+    BLEU and the standard deviation over runs, 0 for a single run."""
+    return {
+        order: rows.groupby("removed")["bleu"].agg(["mean", "std"]).fillna(0.0)
+        for order, rows in pd.read_csv(table).groupby("order", sort=False)
+    }
 
 
 @styled
 def draw(table: Path) -> None:
     """Plots the curves of a CSV file as a PNG beside it."""
-    rows = read(table)
     figure, (axes,) = grid(panels=1)
-    removed = sorted({row["removed"] for row in rows})
-    for order in dict.fromkeys(row["order"] for row in rows):
-        axes.errorbar(removed, *curve(rows, order), label=order.replace("_", " "), capsize=3)
+    for order, bleu in curves(table).items():
+        label = order.replace("_", " ")
+        axes.errorbar(bleu.index, bleu["mean"], bleu["std"], label=label, capsize=3)
     axes.set_xlabel("heads removed, least important first")
     axes.set_ylabel("BLEU")
     axes.legend()

@@ -53,7 +53,6 @@ MEASURED = ("perplexity", "accuracy")
 PREFERENCES = ("margin", "accuracy", "chosen_reward", "rejected_reward")
 PAIRS = {"train": 400, "valid": 50, "test": 100}
 SHOWN = 5
-SCORES = "scores.json"
 
 
 def main() -> None:
@@ -68,8 +67,12 @@ def main() -> None:
     args = parser.parse_args()
     data = {"data.dir": args.data_dir}
     base = tj.load(args.base)
-    untuned = base.with_config({**_alpaca_fields(), **data, "data.max_length": 256})
-    first, rows = {"untuned": untuned}, [untuned_row(untuned, args.workdir)]
+    alpaca = {"task.name": "instruction", "task.template": "alpaca", "data.name": "alpaca"}
+    untuned = base.with_config(alpaca | data | {"data.max_length": 256})
+    scores = scored(untuned, MEASURED, args.workdir / "untuned.json")
+    metrics = {name: [value] for name, value in scores.items()}
+    first = {"untuned": untuned}
+    rows = [Row("untuned", metrics, _size(untuned), 0.0, 0.0)]
     for way, own in OWN.items():
         runs = [tuned(args, way, {**data, **own, "seed": seed}) for seed in range(args.seeds)]
         first[way] = runs[0]
@@ -83,10 +86,6 @@ def main() -> None:
     answers.write_text(shown(first, open_split(untuned.settings.data, "test")))
     print(as_markdown(rows))
     print(f"written to {args.output}.csv and {answers}")
-
-
-def _alpaca_fields() -> dict[str, Any]:
-    return {"task.name": "instruction", "task.template": "alpaca", "data.name": "alpaca"}
 
 
 def tuned(args: argparse.Namespace, way: str, changes: Mapping[str, Any]) -> Run:
@@ -150,34 +149,21 @@ def instructions(examples: Sequence[Mapping[str, str]], count: int) -> list[tupl
     return found
 
 
-def scored(run: Run, names: Sequence[str]) -> dict[str, float]:
-    """Metrics of a run on the test split."""
-    kept = run.workdir / SCORES
-    if not kept.exists():
+def scored(run: Run, names: Sequence[str], path: Path | None = None) -> dict[str, float]:
+    """Metrics of a run on the test split, stored in a file: by default one of its workdir."""
+    stored = path or run.workdir / "scores.json"
+    if not stored.exists():
+        stored.parent.mkdir(parents=True, exist_ok=True)
         metrics = run.evaluate("test")
-        kept.write_text(json.dumps({name: float(metrics[name]) for name in names}))
-    found: dict[str, float] = json.loads(kept.read_text())
-    return found
-
-
-def untuned_row(run: Run, workdir: Path) -> Row:
-    """Row of the untuned base; its metrics are stored in the workdir."""
-    kept = workdir / SCORES
-    if not kept.exists():
-        workdir.mkdir(parents=True, exist_ok=True)
-        metrics = run.evaluate("test")
-        kept.write_text(json.dumps({name: [float(metrics[name])] for name in MEASURED}))
-    return Row("untuned", json.loads(kept.read_text()), _size(run), 0.0, 0.0)
+        stored.write_text(json.dumps({name: float(metrics[name]) for name in names}))
+    return json.loads(stored.read_text())
 
 
 def row(name: str, runs: Sequence[Run], found: Sequence[Mapping[str, float]]) -> Row:
     """Row of the table, from the runs and scores of the seeds: metrics, trained parameters and
     checkpoint size."""
-    metrics: dict[str, list[float | None]] = {
-        each: [one[each] for one in found] for each in found[0]
-    }
-    kept = [_saved(run) for run in runs]
-    metrics |= {each: [one[each] for one in kept] for each in kept[0]}
+    of_runs = [scores | _saved(run) for scores, run in zip(found, runs, strict=True)]
+    metrics = {metric: [values[metric] for values in of_runs] for metric in of_runs[0]}
     records = [read_metrics(run.workdir) for run in runs]
     last = [[one for one in each if "step_ms" in one][-1] for each in records]
     return Row(

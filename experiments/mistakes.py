@@ -19,6 +19,7 @@ import matplotlib.pyplot as plt
 from scipy import stats
 
 import transformer_jax as tj
+from transformer_jax.runs.workdir import read_metrics
 
 SEEDS = 3
 STEPS = (100, 200, 400)
@@ -68,8 +69,7 @@ def interval(values: list[float]) -> tuple[float, float]:
 
 def validation_losses(workdir: Path) -> dict[int, float]:
     """Validation loss of a run by step."""
-    lines = (workdir / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
-    records = [json.loads(line) for line in lines]
+    records = read_metrics(workdir)
     return {r["step"]: r["loss"] for r in records if r.get("split") == "valid" and "loss" in r}
 
 
@@ -84,15 +84,14 @@ def write_record(name: str, folder: Path) -> None:
         "losses": [interval([of_seed[step] for of_seed in losses]) for step in STEPS],
     }
     RESULTS.mkdir(parents=True, exist_ok=True)
-    text = json.dumps(record, indent=1) + "\n"
-    (RESULTS / f"{name}.json").write_text(text, encoding="utf-8")
+    (RESULTS / f"{name}.json").write_text(json.dumps(record, indent=1) + "\n")
 
 
 def draw(name: str) -> None:
     """Draws the losses of a row beside those without a mistake."""
     figure, ax = plt.subplots(figsize=(4, 2.4), layout="constrained")
     for row, label in ((RIGHT, "without"), (name, "with it")):
-        record = json.loads((RESULTS / f"{row}.json").read_text(encoding="utf-8"))
+        record = json.loads((RESULTS / f"{row}.json").read_text())
         means, halves = zip(*record["losses"], strict=True)
         ax.errorbar(record["steps"], means, halves, label=label, marker="o", capsize=3)
     ax.set(title=name, xlabel="step", ylabel="validation loss", ylim=(0, None))

@@ -12,10 +12,11 @@ better than the mean of the baseline, seven times more and keeps it if a paired 
 
 import argparse
 import dataclasses
+import itertools
 import math
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import numpy as np
 
@@ -189,60 +190,41 @@ def _screen(values: np.ndarray, baseline: np.ndarray) -> tuple[np.ndarray, np.nd
     return passes & (low > 0), np.where(passes, 8, 1)
 
 
-def tables() -> Iterator[tuple[str, dict[str, Night]]]:
-    """Titles, and the nights of each row."""
+def tables() -> dict[str, dict[str, Night]]:
+    """The nights of each row, by the titles of tables."""
     controls = ("alpha_spending", "false_discoveries")
     rules = (*controls, "keep if better", "screen, then 8 seeds")
-    yield "No proposal has an effect", {rule: Night(rule, share=0.0) for rule in rules}
-    yield (
-        "One proposal in ten improves by two deviations",
-        {rule: Night(rule) for rule in rules},
-    )
-    yield (
-        "By effect and smallest difference of interest (alpha_spending)",
-        {
+    by_shape = {
+        f"By distribution: {title}": {
+            f"{shape}, {rule}": Night(rule, share=share, shape=shape)
+            for shape, rule in itertools.product(SHAPES, controls)
+            if shape != "normal"
+        }
+        for share, title in ((0.0, "no effects"), (0.1, "one in ten by two deviations"))
+    }
+    return {
+        "No proposal has an effect": {rule: Night(rule, share=0.0) for rule in rules},
+        "One proposal in ten improves by two deviations": {rule: Night(rule) for rule in rules},
+        "By effect and smallest difference of interest (alpha_spending)": {
             f"effect {effect:g}, smallest {smallest:g}": Night(effect=effect, smallest=smallest)
-            for effect in (1.0, 2.0)
-            for smallest in (0.0, 0.5, 1.0, 2.0)
+            for effect, smallest in itertools.product((1.0, 2.0), (0.0, 0.5, 1.0, 2.0))
         },
-    )
-    yield (
-        "By correlation of the values of a seed (alpha_spending)",
-        {
-            f"effect {effect:g}, correlation {correlation:g}": Night(
-                effect=effect, correlation=correlation
-            )
-            for effect in (1.0, 2.0)
-            for correlation in (0.0, 0.5, 0.7, 0.9)
+        "By correlation of the values of a seed (alpha_spending)": {
+            f"effect {effect:g}, correlation {r:g}": Night(effect=effect, correlation=r)
+            for effect, r in itertools.product((1.0, 2.0), (0.0, 0.5, 0.7, 0.9))
         },
-    )
-    yield (
-        "By the test: of pairs, of ranks, or both at half the level",
-        {
-            f"{tests}, correlation {correlation:g}": Night(tests=tests, correlation=correlation)
-            for tests in ("pairs", "ranks", "both")
-            for correlation in (0.0, 0.7)
+        "By the test: of pairs, of ranks, or both at half the level": {
+            f"{tests}, correlation {r:g}": Night(tests=tests, correlation=r)
+            for tests, r in itertools.product(("pairs", "ranks", "both"), (0.0, 0.7))
         },
-    )
-    for share, title in ((0.0, "no effects"), (0.1, "one in ten by two deviations")):
-        yield (
-            f"By distribution: {title}",
-            {
-                f"{shape}, {rule}": Night(rule, share=share, shape=shape)
-                for shape in SHAPES
-                if shape != "normal"
-                for rule in controls
-            },
-        )
-    yield (
-        "Beyond the assumptions",
-        {
+        **by_shape,
+        "Beyond the assumptions": {
             "300 proposals where 100 were planned": Night(share=0.0, proposals=300),
             "proposals without effect have half the deviation": Night(share=0.0, width=0.5),
             "proposals without effect have twice the deviation": Night(share=0.0, width=2.0),
             "the same, tests of pairs only": Night(share=0.0, width=2.0, tests="pairs"),
         },
-    )
+    }
 
 
 def line(name: str, night: Night, nights: int) -> str:
@@ -262,7 +244,7 @@ def main() -> None:
     parser.add_argument("--nights", type=int, default=10_000)
     nights = parser.parse_args().nights
     head = ("", "any false", "false", "right", "share of false", "found", "trainings")
-    for title, rows in tables():
+    for title, rows in tables().items():
         print(f"\n## {title}\n\n| {' | '.join(head)} |\n|{' --- |' * len(head)}", flush=True)
         for name, night in rows.items():
             print(line(name, night, nights), flush=True)

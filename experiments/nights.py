@@ -142,13 +142,11 @@ def plan(folder: Path, number: int, steps: int, data: Path | None) -> None:
     names = [(kind, name) for kind, name in names if number == 0 or name not in ONCE]
     random.Random(number).shuffle(names)
     for arrived, (kind, name) in enumerate(names):
-        path = write_proposal(
-            folder / "proposals", name, PROPOSALS[kind][name], f"{place}/input.txt.gz"
-        )
+        content = PROPOSALS[kind][name]
+        path = write_proposal(folder / "proposals", name, content, f"{place}/input.txt.gz")
         os.utime(path, (arrived, arrived))
     fields = {"number": number, "seed": 100_000 * (number + 1), "data": place, "steps": steps}
-    text = DEFINITION.format(**fields)
-    (folder / "night.py").write_text(text)
+    (folder / "night.py").write_text(DEFINITION.format(**fields))
 
 
 def write_proposal(folder: Path, name: str, content: Any, valid: str) -> Path:
@@ -157,12 +155,11 @@ def write_proposal(folder: Path, name: str, content: Any, valid: str) -> Path:
         path = folder / f"{name}.json"
         path.write_text(json.dumps({"why": name.replace("_", " "), "overrides": texts}))
         return path
-    path = folder / f"{name}.py"
-    if isinstance(content, str):
-        path.write_text(content)
-    else:
+    if isinstance(content, tuple):
         why, code = content
-        path.write_text(ACTIVATION.format(why=why, name=name, code=code.replace("{valid}", valid)))
+        content = ACTIVATION.format(why=why, name=name, code=code.replace("{valid}", valid))
+    path = folder / f"{name}.py"
+    path.write_text(content)
     return path
 
 

@@ -17,6 +17,7 @@ import argparse
 import json
 import os
 import resource
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -24,6 +25,8 @@ import time
 from pathlib import Path
 
 import numpy as np
+
+from transformer_jax.runs.workdir import read_metrics
 
 COMPARED_STEPS, TOLERANCE = 20, 1e-5
 
@@ -38,10 +41,12 @@ def main() -> int:
     words = [f"--config={args.config}", "--config.logging.every_steps=1", *overrides]
     spent = {"together": np.zeros(2), "one_by_one": np.zeros(2)}
     for _ in range(args.repeats):
-        with tempfile.TemporaryDirectory() as folder:
-            together, alone = Path(folder, "together"), Path(folder, "alone")
-            measure = measure_rows if args.vary else measure_seeds
-            pairs = measure(args, words, together, alone, spent)
+        with tempfile.TemporaryDirectory() as name:
+            folder = Path(name)
+            together, alone, names = (rows if args.vary else seeds)(args, words, folder)
+            spent["together"] += train(folder / "together", together)
+            spent["one_by_one"] += train(folder / "alone", alone)
+            pairs = [(folder / "together" / one, folder / "alone" / other) for one, other in names]
             apart = max(
                 abs(a / b - 1)
                 for one, other in pairs
@@ -57,34 +62,24 @@ def main() -> int:
     return int(apart > TOLERANCE)
 
 
-Pairs = list[tuple[Path, Path]]
-"""Workdirs of a run that was trained with others, and of the same run trained alone."""
+type Commands = tuple[list[list[str]], list[list[str]], list[tuple[str, str]]]
+"""Commands that train runs together and one by one, and the names of each run in both folders."""
 
 
-def measure_seeds(
-    args: argparse.Namespace, words: list[str], together: Path, alone: Path, spent: dict
-) -> Pairs:
-    """Trains seeds together and one by one; adds the seconds to `spent`."""
-    spent["together"] += train(together, [["train", *words, f"--seeds={args.seeds}"]])
-    each = [["train", *words, f"--config.seed={seed}"] for seed in range(args.seeds)]
-    spent["one_by_one"] += train(alone, each)
-    return [(together / "0" / f"seed_{i}", alone / str(i)) for i in range(args.seeds)]
+def seeds(args: argparse.Namespace, words: list[str], _: Path) -> Commands:
+    together = [["train", *words, f"--seeds={args.seeds}"]]
+    alone = [["train", *words, f"--config.seed={seed}"] for seed in range(args.seeds)]
+    return together, alone, [(f"0/seed_{seed}", f"{seed}") for seed in range(args.seeds)]
 
 
-def measure_rows(
-    args: argparse.Namespace, words: list[str], together: Path, alone: Path, spent: dict
-) -> Pairs:
-    """Trains rows of a sweep together and one by one; adds the seconds to `spent`."""
+def rows(args: argparse.Namespace, words: list[str], folder: Path) -> Commands:
     field, _, values = args.vary.partition("=")
-    rows = {value: {field: value} for value in values.split(",")}
-    together.mkdir()
-    path = together / "sweep.py"
-    sweep = {"config": args.config, "rows": rows, "seeds": 1}
+    changes = {value: {field: value} for value in values.split(",")}
+    sweep = {"config": args.config, "rows": changes, "seeds": 1}
+    path = folder / "sweep.py"
     path.write_text(f"def get_sweep():\n    return {sweep!r}\n")
-    sweep_words = ["sweep", f"--sweep={path}", *words]
-    spent["together"] += train(together, [sweep_words])
-    spent["one_by_one"] += train(alone, [[*sweep_words, "--at_once=1"]])
-    return [(together / "0" / row / "seed_0", alone / "0" / row / "seed_0") for row in rows]
+    command = ["sweep", f"--sweep={path}", *words]
+    return [command], [[*command, "--at_once=1"]], [(f"0/{row}/seed_0",) * 2 for row in changes]
 
 
 def train(folder: Path, runs: list[list[str]]) -> np.ndarray:
@@ -105,8 +100,7 @@ def seconds() -> np.ndarray:
 
 
 def records(workdir: Path) -> list[dict]:
-    lines = (workdir / "metrics.jsonl").read_text().splitlines()
-    return [record for record in map(json.loads, lines) if record["split"] == "train"]
+    return [record for record in read_metrics(workdir) if record["split"] == "train"]
 
 
 def losses(workdir: Path) -> list[float]:
@@ -115,8 +109,7 @@ def losses(workdir: Path) -> list[float]:
 
 def speed(workdir: Path) -> float:
     """Median tokens per second of a run."""
-    found = sorted(record["tokens_per_s"] for record in records(workdir))
-    return found[len(found) // 2]
+    return statistics.median_high(record["tokens_per_s"] for record in records(workdir))
 
 
 if __name__ == "__main__":

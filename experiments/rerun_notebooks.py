@@ -39,10 +39,7 @@ def kernel() -> Iterator[Callable[[NotebookNode], None]]:
     imports and compiled programs take most of the time.
     """
     client = NotebookClient(
-        new_notebook(),
-        timeout=600,
-        kernel_name="python3",
-        resources={"metadata": {"path": ROOT}},
+        new_notebook(), timeout=600, kernel_name="python3", resources={"metadata": {"path": ROOT}}
     )
 
     def run(notebook: NotebookNode) -> None:

@@ -80,12 +80,8 @@ def _modules_named(text, module):
 def own_imports(module):
     """Imported modules of the package."""
     own = {name for name in imports(module) if is_part_of(name, PACKAGE)}
-    return {_module_of(name) for name in own} - {module}
-
-
-def _module_of(name):
-    """Module of an imported name, which is the module itself or something in it."""
-    return name if name in PATHS else name.rpartition(".")[0]
+    # A name is of a module, or of something in it.
+    return {name if name in PATHS else name.rpartition(".")[0] for name in own} - {module}
 
 
 def closure(modules):

@@ -202,12 +202,8 @@ def main():
     parser.add_argument("--number", type=int, default=30, help="how many to draw")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--list", action="store_true", help="print what is drawn and run nothing")
-    parser.add_argument(
-        "--from", dest="source", type=Path, help="file of --list, in place of a draw"
-    )
-    parser.add_argument(
-        "--tree", type=Path, default=ROOT, help="whose package and tests; unset: this"
-    )
+    parser.add_argument("--from", dest="source", type=Path, help="file of --list, not a draw")
+    parser.add_argument("--tree", type=Path, default=ROOT, help="whose package and tests")
     parser.add_argument("--limit", type=int, default=900, help="CPU seconds for each")
     args = parser.parse_args()
     lines = args.source.read_text().splitlines() if args.source else []

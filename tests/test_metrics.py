@@ -20,8 +20,7 @@ WEIGHTS = np.array([[1, 1, 0, 1]], np.float32)
 def test_sums_over_the_tokens_that_count():
     sums = run(lambda logits: token_sums(token_losses(logits, LABELS), WEIGHTS), LOGITS)
     assert {name: value.shape for name, value in sums.items()} == dict.fromkeys(sums, ())
-    assert sums["tokens"] == 3
-    assert sums["correct"] == 2
+    assert (sums["tokens"], sums["correct"]) == (3, 2)
     assert sums["nll"] == pytest.approx(-math.log(0.5 * 0.1 * 0.6), rel=1e-5)
 
 

@@ -65,8 +65,7 @@ def test_texts_and_tokens_that_are_not_one_tree_are_refused():
         "(S (NP (NN a)) b)": "'b' is neither",
         "((NN a) S)": "'S' is neither",
     }
-    for text, words in texts.items():
-        assert_refused({words: partial(trees.parse_tree, text)})
+    assert_refused({t: (partial(trees.parse_tree, t), words) for t, words in texts.items()})
     tokens = {
         "1 of 2 words have no tag": "(TOP NN",
         "brackets that are not closed: 1": "(TOP NN NN",
@@ -75,8 +74,8 @@ def test_texts_and_tokens_that_are_not_one_tree_are_refused():
         "over no words": "(TOP (NP ) NN NN )",
         "a second root": "NN NN",
     }
-    for words, text in tokens.items():
-        assert_refused({words: partial(trees.tree_from_tokens, text.split(" "), ["a", "b"])})
+    restore = partial(trees.tree_from_tokens, words=["a", "b"])
+    assert_refused({words: partial(restore, t.split(" ")) for words, t in tokens.items()})
 
 
 def test_each_tree_begins_on_a_new_line():

@@ -26,28 +26,19 @@ def own_cache(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
 
-@pytest.fixture(scope="module")
-def emulators():
-    """`emulators(kind)`: the emulator of "s3" or "gs", which runs until the module's tests end."""
-    running, before = {}, dict(os.environ)
-    with contextlib.ExitStack() as held:
-
-        def of(kind):
-            if kind not in running:
-                running[kind] = held.enter_context(emulator(kind))
-                os.environ.update(running[kind].environ)
-                fsspec.config.set_conf_env(fsspec.config.conf)  # which it reads when it starts
-            return running[kind]
-
-        yield of
-    os.environ.clear()
-    os.environ.update(before)
+@pytest.fixture(scope="module", params=["s3", "gs"])
+def running(request):
+    """An emulator."""
+    with emulator(request.param) as cloud, pytest.MonkeyPatch.context() as patch:
+        for name, value in cloud.environ.items():
+            patch.setenv(name, value)
+        fsspec.config.set_conf_env(fsspec.config.conf)  # which it reads when it starts
+        yield cloud
 
 
-@pytest.fixture(params=["s3", "gs"])
-def cloud(request, emulators, monkeypatch):
-    """An emulator without faults."""
-    running = emulators(request.param)
+@pytest.fixture
+def cloud(running, monkeypatch):
+    """The emulator without faults."""
     monkeypatch.setattr(bucket, "PATIENCE_SECONDS", 60.0)
     yield running
     vars(running.faults).update(vars(Faults()))
@@ -94,7 +85,7 @@ def test_final_errors_are_raised_at_once(cloud, at):
     assert time.monotonic() - since < 10
 
 
-@pytest.mark.parametrize("cloud", ["s3"], indirect=True)  # a client that gives up soon
+@pytest.mark.parametrize("running", ["s3"], indirect=True)  # a client that gives up soon
 def test_a_request_that_keeps_failing_raises_in_the_end(cloud, at, monkeypatch):
     monkeypatch.setattr(bucket, "PATIENCE_SECONDS", 0.0)
     cloud.faults.refused = 1.0
@@ -102,7 +93,7 @@ def test_a_request_that_keeps_failing_raises_in_the_end(cloud, at, monkeypatch):
         at.write("a", b"")
 
 
-@pytest.mark.parametrize("cloud", ["s3"], indirect=True)
+@pytest.mark.parametrize("running", ["s3"], indirect=True)
 def test_the_emulator_stores_nothing_of_an_upload_that_was_cut(cloud, at):
     """Campaigns of kills rely on it."""
     at.write("whole", b"12345678")

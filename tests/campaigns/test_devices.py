@@ -5,16 +5,19 @@ import json
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 from experiments.devices.__main__ import LIMITS, chosen_parts
+from tests.conftest import ROOT
 
-ROOT = Path(__file__).parents[2]
+
+def check(folder, *words, **environ):
+    command = [sys.executable, "-m", "experiments.devices", *words, f"--out={folder}"]
+    environ = os.environ | environ
+    return subprocess.run(command, cwd=ROOT, env=environ, capture_output=True, text=True)
 
 
 def test_every_part_succeeds(tmp_path):
-    words = [sys.executable, "-m", "experiments.devices", "--dry", f"--out={tmp_path}"]
-    ended = subprocess.run(words, cwd=ROOT, capture_output=True, text=True)
+    ended = check(tmp_path, "--dry")
     results = [json.loads(line) for line in (tmp_path / "results.jsonl").read_text().splitlines()]
     assert ended.returncode == 0, [result for result in results if result.get("ok") is False]
     labels = {part: {r["label"] for r in results if r["part"] == part} for part in LIMITS}
@@ -27,17 +30,14 @@ def test_every_part_succeeds(tmp_path):
 
 
 def test_a_part_that_ends_early_is_a_failure(tmp_path):
-    words = [sys.executable, "-m", "experiments.devices", "environment", f"--out={tmp_path}"]
-    environment = os.environ | {"JAX_PLATFORMS": "nowhere"}
-    ended = subprocess.run(words, cwd=ROOT, env=environment, capture_output=True, text=True)
+    ended = check(tmp_path, "environment", JAX_PLATFORMS="nowhere")
     assert ended.returncode == 1 and "| environment | versions | jax " in ended.stdout
     assert "| environment | ended | ok False, problem exit code 1, log " in ended.stdout
     assert "nowhere" in ended.stdout
 
 
 def test_a_part_without_time_left_is_left_out(tmp_path):
-    words = [sys.executable, "-m", "experiments.devices", "big", f"--out={tmp_path}", "--seconds=9"]
-    ended = subprocess.run(words, cwd=ROOT, capture_output=True, text=True)
+    ended = check(tmp_path, "big", "--seconds=9")
     assert ended.returncode == 0 and "| big | left out | reason no time left |" in ended.stdout
 
 

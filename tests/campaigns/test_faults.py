@@ -18,14 +18,10 @@ import campaign  # noqa: E402
 import damage  # noqa: E402
 
 
-def run(*words):
-    return subprocess.run([sys.executable, *words], cwd=ROOT, capture_output=True, text=True)
-
-
-def report_of(script, *words):
-    """Report of a campaign that finds nothing wrong."""
-    done = run(FAULTS / f"{script}.py", *words)
-    assert done.returncode == 0, done.stderr[-2000:] + done.stdout
+def report_of(*words, status=0):
+    """Report of a program: by default, of a campaign that finds nothing wrong."""
+    done = subprocess.run([sys.executable, *words], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == status, done.stderr[-2000:] + done.stdout
     return json.loads(done.stdout.splitlines()[0])
 
 
@@ -36,28 +32,30 @@ def flags(fields):
 def test_a_run_killed_during_a_save_ends_as_the_uninterrupted_one(tiny, tmp_path):
     fields = flags(tiny | {"checkpoint.every_steps": 3, "eval.every_steps": 1000})
     words = [f"--config={QUICKSTART}", f"--workdir={tmp_path}", *fields]
-    report = report_of("kill_resume", *words, "--quick", "--kills=1", "--during_save=1")
+    report = report_of(FAULTS / "kill_resume.py", *words, "--quick", "--kills=1", "--during_save=1")
     assert report["identical"] and report["during_save"] == 1
 
 
 def test_a_command_that_gets_a_signal_ends_as_documented_and_resumes(tmp_path):
     words = [f"--workdir={tmp_path / 'campaign'}", "--commands=train", "--cases=2"]
-    assert report_of("signals", *words)["cases"] >= 2
+    assert report_of(FAULTS / "signals.py", *words)["cases"] >= 2
 
 
 def test_two_processes_that_differ_both_say_in_what(tmp_path):
     only = "--only=^(seed|optimizer.learning_rate|processes|no field)$"
-    assert report_of("disagree", f"--workdir={tmp_path}", only)["statuses"] == {"2 2": 4}
+    report = report_of(FAULTS / "disagree.py", f"--workdir={tmp_path}", only)
+    assert report["statuses"] == {"2 2": 4}
 
 
 def test_a_transfer_that_is_killed_leaves_nothing_in_part(tmp_path):
     words = ["--model=tests/interop/fixtures/gpt2", f"--workdir={tmp_path / 'w'}", "--kills=3"]
-    report = report_of("kill_transfer", *words)
+    report = report_of(FAULTS / "kill_transfer.py", *words)
     assert report["import"]["kills"] >= 3 and report["export"]["kills"] >= 3
 
 
 def test_a_sweep_that_is_killed_has_the_table_of_the_uninterrupted_one(tmp_path):
-    assert report_of("kill_sweep", f"--workdir={tmp_path}", "--kills=1")["kills"] == 1
+    report = report_of(FAULTS / "kill_sweep.py", f"--workdir={tmp_path}", "--kills=1")
+    assert report["kills"] == 1
 
 
 def test_a_run_in_a_bucket_loses_nothing(tiny_language_model, tmp_path):
@@ -66,15 +64,14 @@ def test_a_run_in_a_bucket_loses_nothing(tiny_language_model, tmp_path):
     changes |= {"optimizer.decay_steps": 600, "eval.num_examples": None, "checkpoint.keep": 3}
     words = ["--bucket=s3", f"--config={QUICKSTART}", "--kills=0", "--flips=1", "--seed=1"]
     words += [f"--workdir={tmp_path / 'campaign'}", *flags(tiny_language_model | changes)]
-    done = run("-m", "tests.campaigns.faults.bucket_faults", *words)
-    assert done.returncode == 0, done.stderr[-2000:] + done.stdout
-    report = json.loads(done.stdout)
+    report = report_of("-m", "tests.campaigns.faults.bucket_faults", *words)
     assert report["kills"] == report["flips"] == 1 and not report["lost"]
     assert report["identical"]
 
 
 EARLY = f"""
 import sys
+from functools import partial
 from itertools import islice
 from pathlib import Path
 sys.path.insert(0, {str(FAULTS)!r})
@@ -103,8 +100,8 @@ def has_no_run(case):
     return {{0, 2}} <= case.allowed and not {{*words}} & {{*command.argv}} and not command.fresh
 
 drawn, ends_early = {{
-    "config": (fuzz_config.Drawn(base / "texts"), is_invalid),
-    "shell": (fuzz_shell.Drawn(base), has_no_run),
+    "config": (partial(fuzz_config.drawn, base / "texts"), is_invalid),
+    "shell": (partial(fuzz_shell.drawn, base), has_no_run),
 }}[sys.argv[2]]
 cases = filter(ends_early, map(drawn, range(1000)))
 sys.exit(report(run(islice(cases, 40), base / "cases"), sys.stderr))
@@ -114,9 +111,7 @@ sys.exit(report(run(islice(cases, 40), base / "cases"), sys.stderr))
 @pytest.mark.parametrize("fuzzed", ["config", "shell"])
 def test_no_value_of_a_config_or_command_costs_more_than_a_line(tmp_path, fuzzed):
     """Cases that end before any text is read or a model is asked for; there is no run."""
-    done = run("-c", EARLY, tmp_path, fuzzed)
-    assert done.returncode == 0, done.stdout + done.stderr
-    report = json.loads(done.stdout)
+    report = report_of("-c", EARLY, tmp_path, fuzzed)
     assert report["cases"] == 40 and list((tmp_path / "cases").iterdir()) == []
     assert fuzzed == "shell" or report["statuses"] == {"2": 40}
 
@@ -187,9 +182,7 @@ def test_a_campaign_reports_each_fault_of_a_program(tmp_path, monkeypatch):
     }
     monkeypatch.setenv("PYTHONPATH", str(FAULTS))
     monkeypatch.setenv("PYTHONFAULTHANDLER", "1")
-    done = run("-c", PROGRAM, tmp_path / "cases", ",".join(wrong))
-    assert done.returncode == 1, done.stderr
-    report = json.loads(done.stdout)
+    report = report_of("-c", PROGRAM, tmp_path / "cases", ",".join(wrong), status=1)
     assert {one["case"]: one["wrong"] for one in report["bad"]} == wrong
     assert report["cases"] == len(wrong) + 2
     assert report["statuses"]["0 0"] == 1 and report["statuses"]["-15"] == 1

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Several processes work on one sweep, and some of them are killed: rows are claimed, taken over,
-and trained once."""
+"""Several processes work on one sweep or search, and some of them are killed: rows and trials are
+claimed, taken over, and trained once."""
 
 import multiprocessing
 import os
@@ -8,6 +8,8 @@ import random
 import signal
 import time
 from pathlib import Path
+
+import pytest
 
 import transformer_jax as tj
 from tests.campaigns.faults.emulators import emulator
@@ -50,11 +52,11 @@ def work(workdir, log, seconds, environ):
 
 
 FORK = multiprocessing.get_context("forkserver")  # it has no threads
+FORK.set_forkserver_preload([f"transformer_jax.lab.sweeps.{name}" for name in ("sweep", "study")])
 
 
 def run_workers(workdir, log, environs, seconds=0.02, kills=0):
     """Runs a worker with each environment; kills some after a row has begun."""
-    FORK.set_forkserver_preload(["transformer_jax.lab.sweeps.sweep"])
     started = [FORK.Process(target=work, args=(workdir, log, seconds, one)) for one in environs]
     for worker in started:
         worker.start()
@@ -70,25 +72,47 @@ def run_workers(workdir, log, environs, seconds=0.02, kills=0):
     assert left == [0] * (len(environs) - kills)
 
 
+def assert_each_is_trained_once(folder, table):
+    """Also: the table is that of one worker."""
+    assert sorted((folder / "log").read_text().splitlines()) == sorted(ROWS)
+    run_workers(folder / "alone", folder / "log_2", [{}], seconds=0)
+    assert table == (folder / "alone" / "table.csv").read_text()
+
+
 def test_rows_of_killed_workers_are_taken_over_and_each_is_trained_once(tmp_path):
-    log = tmp_path / "log"
-    run_workers(tmp_path / "sweep", log, [{}] * 8, kills=3)
-    assert sorted(log.read_text().splitlines()) == sorted(ROWS)
-    run_workers(tmp_path / "alone", tmp_path / "log_2", [{}], seconds=0)
-    tables = [(tmp_path / name / "table.csv").read_text() for name in ("sweep", "alone")]
-    assert tables[0] == tables[1] and tables[0].count("\n") == 1 + len(ROWS)
+    run_workers(tmp_path / "sweep", tmp_path / "log", [{}] * 8, kills=3)
+    table = (tmp_path / "sweep" / "table.csv").read_text()
+    assert_each_is_trained_once(tmp_path, table)
+    assert table.count("\n") == 1 + len(ROWS)
 
 
 def test_rows_in_a_bucket_are_taken_over_and_each_is_trained_once(tmp_path, monkeypatch):
     """Each worker is a machine: it has its own copies."""
-    log = tmp_path / "log"
     with emulator("s3") as cloud:
         environs = [cloud.environ | {"XDG_CACHE_HOME": str(tmp_path / str(n))} for n in range(3)]
         address = f"{cloud.address}/sweep"
-        run_workers(address, log, environs, seconds=0.3, kills=1)
+        run_workers(address, tmp_path / "log", environs, seconds=0.3, kills=1)
         for name, value in cloud.environ.items():
             monkeypatch.setenv(name, value)
         table = Bucket(address).read("table.csv").decode()
-    assert sorted(log.read_text().splitlines()) == sorted(ROWS)
-    run_workers(tmp_path / "alone", tmp_path / "log_2", [{}], seconds=0)
-    assert table == (tmp_path / "alone" / "table.csv").read_text()
+    assert_each_is_trained_once(tmp_path, table)
+
+
+def test_trials_of_killed_workers_are_taken_over(tmp_path):
+    test_search = pytest.importorskip("tests.lab.sweeps.test_search")
+    arguments = (tmp_path, test_search.SEARCH, 0.05)
+    workers = [FORK.Process(target=test_search.work, args=arguments) for _ in range(5)]
+    for worker in workers:
+        worker.start()
+    while len(list(tmp_path.glob("*/steps"))) < 4:
+        time.sleep(0.01)
+    for worker in workers[:3]:
+        os.kill(worker.pid, signal.SIGKILL)
+    for worker in workers:
+        worker.join(60)
+    assert [worker.exitcode for worker in workers] == [-9] * 3 + [0] * 2
+    trials = test_search.trials_of(tmp_path)
+    assert len(trials) == 12 and all(trial.state.is_finished() for trial in trials)
+    for trial in trials:  # no step was trained twice
+        reached = 9 if trial.state.name == "COMPLETE" else max(trial.intermediate_values)
+        assert (tmp_path / f"trial_{trial.number}" / "steps").stat().st_size == reached

@@ -15,7 +15,7 @@ import pandas as pd
 import pytest
 
 import transformer_jax as tj
-from tests.conftest import PAIRS
+from tests.conftest import PAIRS, ROOT
 from transformer_jax.cli.main import main
 from transformer_jax.cli.parser import parse
 from transformer_jax.lab.evidence.claims import load_claim
@@ -23,10 +23,8 @@ from transformer_jax.lab.sweeps.definition import Sweep, load_sweep
 from transformer_jax.runs.config import resolve_file
 from transformer_jax.runs.field_docs import as_override
 from transformer_jax.runs.settings import tables
-from transformer_jax.runs.shipped import find_file
 from transformer_jax.runs.user_modules import load_modules
 
-ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted(ROOT.glob("docs/*.md"))]
 FOLDERS = ("configs", "experiments/sweeps", "experiments/claims")
 FILES = [*PAGES, *(path for folder in FOLDERS for path in ROOT.glob(f"{folder}/**/*.py"))]
@@ -66,11 +64,9 @@ def check(argv):
     config = getattr(args, "config", None)
     if config in OWN:
         return
-    if config and "://" not in config and find_file(config, "config").is_file():
+    if config and "://" not in config:
         without = {k: v for k, v in args.overrides.items() if k != "train.init_from"}
         tj.config(config, without, modules=find_modules(args))
-    elif config and "://" not in config:
-        raise tj.UserError(f"no config {config}")
     if args.verb == "sweep" and args.sweep and args.sweep not in OWN:
         load_sweep(args.sweep)
     if args.verb == "claim" and args.names and not args.check:
@@ -144,11 +140,11 @@ BRIEF = {"train.num_steps": 6, "eval.every_steps": 6, "checkpoint.every_steps": 
 def fields_like(run, config):
     """Fields with which a config's programs are those of a run, which are compiled already."""
     shipped = resolve_file(config, {}).values
-    fields = {}
-    for name, value in run.settings.values.items():
-        is_of_data = name.startswith("data.") and not name.startswith("data.max_")
-        if value != shipped[name] and not is_of_data:
-            fields[name] = as_override(value)
+    fields = {
+        name: as_override(value)
+        for name, value in run.settings.values.items()
+        if value != shipped[name] and not re.match(r"data\.(?!max_)", name)
+    }
     return fields | BRIEF
 
 

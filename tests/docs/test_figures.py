@@ -2,9 +2,9 @@
 """Figures of README and docs are in the results files they name; what ran where is on one page."""
 
 import re
-from pathlib import Path
 
-ROOT = Path(__file__).parents[2]
+from tests.conftest import ROOT
+
 GENERATED = {ROOT / f"docs/{name}.md" for name in ("claims", "configuration", "mistakes")}
 PAGES = sorted({ROOT / "README.md", *ROOT.glob("docs/*.md")} - GENERATED)
 CODE = re.compile(r"^```.*?^```|^ {4}.*?$|`[^`\n]+`", re.MULTILINE | re.DOTALL)
@@ -62,12 +62,8 @@ def test_what_ran_where_is_said_on_one_page():
         r"(?:run|ran|tested|tried|built|compared) (?:on|with)? ?(?:a |an |several |real )?"
         r"(?:GPU|TPU|device|machine|bucket)|[Tt]ested (?:and|with|on) |[Oo]ne H200|an H200",
     )
-    pages = [
-        *PAGES,
-        ROOT / "CONTRIBUTING.md",
-        ROOT / "Dockerfile",
-        ROOT / "experiments/results/plans.md",
-    ]
+    others = ("CONTRIBUTING.md", "Dockerfile", "experiments/results/plans.md")
+    pages = [*PAGES, *(ROOT / name for name in others)]
     texts = {page.name: page.read_text(encoding="utf-8") for page in pages if page != devices}
     assert [(name, says.findall(text)) for name, text in texts.items() if says.search(text)] == []
     for name in ("README.md", "results.md", "pods.md", "plans.md", "faq.md", "CONTRIBUTING.md"):

@@ -10,7 +10,6 @@ import json
 import re
 import shutil
 import sqlite3
-from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -19,7 +18,7 @@ import pytest
 
 import transformer_jax as tj
 from tests.compiled import decode
-from tests.conftest import records_of
+from tests.conftest import ROOT, records_of
 from tests.lab.analysis.drawn import TOKENS, reading_of
 from transformer_jax.cli.parser import parse
 from transformer_jax.data.sources import open_split
@@ -29,14 +28,14 @@ from transformer_jax.models.decoder_only import DecoderOnly
 from transformer_jax.models.patches import find_hook_points, patched_model
 from transformer_jax.nn.config import TransformerConfig
 from transformer_jax.nn.layers import ATTENTION_LAYERS
-from transformer_jax.nn.parameters import parameter_at
+from transformer_jax.nn.parameters import named_leaves, parameter_at
 from transformer_jax.nn.positions import PositionEncoding
 from transformer_jax.nn.sublayers import Sequences
 from transformer_jax.runs import user_modules
+from transformer_jax.runs.config import flatten
 from transformer_jax.runs.settings import CHOICES
 from transformer_jax.tokenization import DEFAULT_SPECIALS, SymbolTokenizer
 
-ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "extending.md"
 RECIPES = sorted(ROOT.glob("docs/recipes/*.py"))
 STEPS = {"train.num_steps": 3, "eval.every_steps": 3, "checkpoint.every_steps": 3}
@@ -95,11 +94,6 @@ def use(tmp_path, tiny_config, forget_modules):
     return use_recipes
 
 
-def paths_of(params):
-    leaves = jax.tree_util.tree_leaves_with_path(params)
-    return {jax.tree_util.keystr(path, simple=True, separator="/"): leaf for path, leaf in leaves}
-
-
 # --- Components of a translation ---
 
 
@@ -107,7 +101,7 @@ def test_components_of_one_run_on_pairs(use):
     names = ["position_encoding", "activation_and_norm", "value_residual", "metric", "data_set"]
     names += ["routed_layer", "optimizer_and_schedule"]
     run = use(names, PAIRS, ["1 + 2", "17 + 25"])
-    params = paths_of(run.params)
+    params = named_leaves(run.params)
     assert params["source_positions/kerple"].shape == (2, 2)
     assert parameter_at("target_positions/kerple").kind == "bias"
     assert params["encoder/layer_0/feed_forward_residual/norm_before/scale"].shape == (1,)
@@ -265,18 +259,16 @@ def test_the_command_of_a_recipe_uses_its_component(monkeypatch, forget_modules)
         (command,) = (line for line in lines if "transformer_jax train" in line)
         args = parse(command.split()[1:])
         config = tj.config(args.config, args.overrides, modules=args.modules)
-        owners = {registry.module_of(name) for registry, name in chosen(config)}
+        fields = flatten(config.to_dict())
+        owners = {
+            registry.module_of(name)
+            for field, registry in CHOICES.items()
+            for name in str(fields[field]).split(",")
+        }
         if not any(path and path.startswith(recipe.stem) for path in owners):
             unused.append(recipe.name)
         forget_modules()
     assert unused == []
-
-
-def chosen(config):
-    for field, registry in CHOICES.items():
-        section, _, name = field.partition(".")
-        for each in str(config[section][name]).split(","):
-            yield registry, each
 
 
 def test_looking_inside(trained_workdir, tmp_path, monkeypatch):

@@ -7,15 +7,14 @@ import os
 import subprocess
 import sys
 from html.parser import HTMLParser
-from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 import pytest
 
+from tests.conftest import ROOT
+
 if importlib.util.find_spec("sphinx_book_theme") is None:
     pytest.skip("make setup installs the extra `docs`", allow_module_level=True)
-
-ROOT = Path(__file__).parents[2]
 
 
 class Page(HTMLParser):

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The programs that measure, on runs of moments."""
 
-import importlib.util
 import json
 import shlex
 import sys
@@ -10,27 +9,19 @@ from pathlib import Path
 import pytest
 
 import transformer_jax as tj
+from experiments.benchmarks import input_pipeline, speed_table, where_time_goes
+from tests.conftest import QUICKSTART
 from transformer_jax.cli.parser import parse
-
-BENCHMARKS = Path(__file__).parents[2] / "experiments" / "benchmarks"
-
-
-def program(name):
-    spec = importlib.util.spec_from_file_location(name, BENCHMARKS / f"{name}.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 @pytest.fixture
 def words(tiny):
-    quickstart = Path(__file__).parents[2] / "configs" / "quickstart.py"
-    return [f"--config={quickstart}", *(f"--config.{name}={value}" for name, value in tiny.items())]
+    return [f"--config={QUICKSTART}", *(f"--config.{name}={value}" for name, value in tiny.items())]
 
 
 def test_the_input_pipeline_delivers_tokens(words, monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["input_pipeline.py", *words, "--batches=5"])
-    assert program("input_pipeline").main() == 0
+    assert input_pipeline.main() == 0
     found = json.loads(capsys.readouterr().out)
     # Of both sides, less the padding, up to a batch before which the pipeline packs anew.
     assert found["tokens"] > 5 * 192
@@ -42,7 +33,7 @@ def test_time_goes_to_the_parts_of_the_model(words, monkeypatch, capsys):
     sizes = ["--batch_size=2", "--source_length=6", "--output_length=4", "--beam_size=2"]
     words = ["where_time_goes.py", "decode", *words, *sizes, "--steps=1", "--rows=200"]
     monkeypatch.setattr(sys, "argv", words)
-    assert program("where_time_goes").main() == 0
+    assert where_time_goes.main() == 0
     lines = capsys.readouterr().out.splitlines()
     rows = [line.strip("| ").split(" | ") for line in lines if line.startswith("| ")][2:]
     names = [row[0] for row in rows]
@@ -58,13 +49,12 @@ def speaker(tokens_per_s):
 
 
 def test_the_table_of_speeds_has_a_row_per_work_and_peer(tmp_path, monkeypatch, capsys):
-    table = program("speed_table")
     works = {"train base": speaker(3000), "train small": speaker(7), "other": speaker(1)}
-    monkeypatch.setattr(table, "WORKS", works)
+    monkeypatch.setattr(speed_table, "WORKS", works)
     peers = tmp_path / "peers"
     peers.write_text(f"train base: {speaker(2000)}\n\ntrain base: {speaker(1500)}\n")
     monkeypatch.setattr(sys, "argv", ["speed_table.py", "--works=train", f"--peers={peers}"])
-    assert table.main() == 0
+    assert speed_table.main() == 0
     rows = [line.strip("| ").split(" | ") for line in capsys.readouterr().out.splitlines()[2:]]
     assert [(row[0], row[1], row[-1]) for row in rows[:2]] == [
         ("train base", "3,000", "1.50"),
@@ -72,13 +62,12 @@ def test_the_table_of_speeds_has_a_row_per_work_and_peer(tmp_path, monkeypatch, 
     ]
     assert rows[2][:2] == ["train small", "7"] and len(rows) == 3
     peers.write_text("train bse: true\n")
-    assert table.main() == 2
+    assert speed_table.main() == 2
     assert "'train bse: true' is not WORK: COMMAND" in capsys.readouterr().err
 
 
 def test_the_works_are_commands_of_this_program():
-    table = program("speed_table")
-    for command in table.WORKS.values():
+    for command in speed_table.WORKS.values():
         words = shlex.split(command)
         if "-m" in words:
             args = parse(words[words.index("-m") + 2 :])

@@ -30,7 +30,8 @@ def test_the_curves_have_deviations_over_runs(tmp_path):
     rows += [f"{run},gradient,{n},{20 - n + run}" for run in (0, 2) for n in (0, 4)]
     table = tmp_path / "heads.csv"
     table.write_text("\n".join(rows) + "\n")
-    means, deviations = heads.curve(heads.read(table), "gradient")
-    np.testing.assert_allclose((means, deviations), [[21, 17], [2**0.5, 2**0.5]])
+    curve = heads.curves(table)["gradient"]
+    assert curve.index.tolist() == [0, 4]
+    np.testing.assert_allclose(curve, [[21, 2**0.5], [17, 2**0.5]])
     heads.draw(table)
     assert table.with_suffix(".png").read_bytes().startswith(b"\x89PNG")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fine-tuning of imported models. `tests/campaigns/test_divided_fine_tuning.py` divides one."""
+"""Fine-tuning of imported models. `tests/campaigns/test_several_devices.py` divides one."""
 
 import shutil
 

@@ -4,7 +4,7 @@ results as JSON.
 
     restored.py WORKDIR TRANSLATOR LINES ...
 
-Not a test: `tests/campaigns/test_four_devices.py` starts it, where XLA_FLAGS may force devices.
+Not a test: `tests/campaigns/test_several_devices.py` starts it, where XLA_FLAGS may force devices.
 `pair.py` does some of it in a job.
 """
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Twenty steps of five configs reproduce recorded losses, gradient norms and outputs on one device.
-One was recorded on a mesh of four; `tests/campaigns/test_recorded_mesh.py` trains it there.
+One was recorded on a mesh of four; `tests/campaigns/test_several_devices.py` trains it there.
 
 To record again, only if a change is meant to change numbers:
 

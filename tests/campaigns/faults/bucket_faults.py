@@ -17,6 +17,7 @@ the bucket; if it resumes from an earlier one, checkpoints were lost. Set config
 """
 
 import argparse
+import dataclasses
 import json
 import os
 import random
@@ -31,15 +32,9 @@ from pathlib import Path
 from ml_collections import ConfigDict
 
 import transformer_jax as tj
+from tests.campaigns.faults import kill_resume
 from tests.campaigns.faults.emulators import Emulator, emulator
-from tests.campaigns.faults.kill_resume import (
-    QUICK,
-    differences,
-    finish,
-    last_checkpoint,
-    last_step,
-    metrics,
-)
+from tests.campaigns.faults.kill_resume import last_checkpoint, last_step
 from transformer_jax.buckets import lease
 from transformer_jax.buckets.bucket import Bucket
 from transformer_jax.checkpoints import manifest
@@ -58,13 +53,13 @@ def main() -> int:
     parser.add_argument("--flips", type=int, default=20, help="each after a kill of its own")
     parser.add_argument("--seed", type=int, default=0)
     args, overrides = parser.parse_known_args()
-    os.environ |= QUICK
+    os.environ |= kill_resume.QUICK
     root = args.workdir.absolute()
     os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(root / "xla"))
     fields = dict(word.removeprefix("--config.").split("=", 1) for word in overrides)
     config = tj.config(args.config, fields)
     command = ["train", f"--config={args.config}", *overrides, "--config.logging.every_steps=1"]
-    finish(command, root / "uninterrupted")
+    kill_resume.finish(command, root / "uninterrupted")
     rounds = ["kill"] * args.kills + ["flip"] * args.flips
     draw = random.Random(args.seed)
     draw.shuffle(rounds)
@@ -79,23 +74,19 @@ def main() -> int:
     return int(bool(report["lost"] or report["different"]))
 
 
+@dataclasses.dataclass
 class Campaign:
     """The run in the bucket, with its kills and flipped bits."""
 
-    def __init__(
-        self,
-        cloud: Emulator,
-        command: list[str],
-        root: Path,
-        config: ConfigDict,
-        draw: random.Random,
-    ) -> None:
-        self.cloud, self.command, self.root = cloud, command, root
-        self.num_steps, self.every = config.train.num_steps, config.checkpoint.every_steps
-        self.draw = draw
-        self.address = f"{cloud.address}/run"
-        self.bucket = Bucket(self.address)
-        self.told: list[dict] = []
+    cloud: Emulator
+    command: list[str]
+    root: Path
+    config: ConfigDict
+    draw: random.Random
+    told: list[dict] = dataclasses.field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.bucket = Bucket(f"{self.cloud.address}/run")
 
     @property
     def copy(self) -> Path:
@@ -106,9 +97,9 @@ class Campaign:
     def round(self, kind: str, during_push: bool, left: int) -> None:
         """Starts the run, kills it, then deletes the copy or flips a bit."""
         self._faults(0.03)
-        first = max(last_checkpoint(self.copy), self._newest_sealed())
-        far = 1 + 2 * (self.num_steps - first) // (left + 1)
-        step = first + max(2 * self.every, self.draw.randrange(far))
+        first = max(last_checkpoint(self.copy), *self._sealed(), 0)
+        far = 1 + 2 * (self.config.train.num_steps - first) // (left + 1)
+        step = first + max(2 * self.config.checkpoint.every_steps, self.draw.randrange(far))
         began, process = time.time(), self._started()
         until = time.monotonic() + SECONDS
         while process.poll() is None and time.monotonic() < until:
@@ -135,7 +126,7 @@ class Campaign:
     def _started(self) -> subprocess.Popen:
         words = [sys.executable, "-m", "transformer_jax", *self.command]
         with (self.root / "messages").open("w") as messages:
-            return subprocess.Popen([*words, f"--workdir={self.address}"], stderr=messages)
+            return subprocess.Popen([*words, f"--workdir={self.bucket.address}"], stderr=messages)
 
     def _note_start(self, status: int) -> None:
         """Records the step that the last start resumed from; exits if the start failed."""
@@ -152,8 +143,9 @@ class Campaign:
         brought = self.root / "brought"
         for name in self.bucket.entries():
             self.bucket.download(name, brought / name)
-        different = differences(uninterrupted, brought)
-        different += ["metrics.jsonl"] * (metrics(uninterrupted) != metrics(brought))
+        different = kill_resume.differences(uninterrupted, brought)
+        if kill_resume.metrics(uninterrupted) != kill_resume.metrics(brought):
+            different.append("metrics.jsonl")
         return {
             "bucket": self.cloud.address,
             "kills": len(self.told),
@@ -178,9 +170,9 @@ class Campaign:
                 found.setdefault(int(match[1]), set()).add(match[2])
         return found
 
-    def _newest_sealed(self) -> int:
-        sealed = [step for step, names in self._files().items() if manifest.MANIFEST in names]
-        return max(sealed, default=0)
+    def _sealed(self) -> list[int]:
+        """Steps with a manifest in the bucket."""
+        return [step for step, names in self._files().items() if manifest.MANIFEST in names]
 
     def _on_its_way(self) -> bool:
         """Returns True if the bucket has part of a checkpoint."""
@@ -201,11 +193,11 @@ class Campaign:
 
     def _flip(self, gone: bool) -> str:
         """Flips a bit in the newest checkpoint, in the bucket if the copy will be deleted."""
-        files, here = self._files(), step_folders(self.copy / "checkpoints")
-        sealed = [step for step, names in files.items() if manifest.MANIFEST in names]
-        if len(sealed if gone else here) < 2:
+        here = step_folders(self.copy / "checkpoints")
+        steps = self._sealed() if gone else list(here)
+        if len(steps) < 2:
             return "nothing: there was one checkpoint, or none"
-        step = max(sealed if gone else here)
+        step = max(steps)
         kept = self.bucket.read(f"checkpoints/{step}/{manifest.MANIFEST}") if gone else b""
         listed = json.loads(kept)["files"] if gone else manifest.read_entries(here[step])
         name = self.draw.choice(sorted(name for name, one in listed.items() if one["size"]))

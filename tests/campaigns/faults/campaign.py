@@ -225,8 +225,9 @@ class _Running:
         if snapshot(self._folder / "outside") != self._outside:
             wrong.append("outside: changed")
         wrong += self._case.check(self._folder, ended)
-        if not wrong:
-            _delete(self._folder)
+        if not wrong:  # whatever permissions its folders have
+            subprocess.run(["chmod", "-R", "u+rwx", "--", self._folder], stderr=subprocess.DEVNULL)
+            shutil.rmtree(self._folder, ignore_errors=True)
         return Verdict(self._case, wrong, ended)
 
 
@@ -295,9 +296,3 @@ def _wrong(ended: Ended, allowed: frozenset[int], limits: Mapping[int, int]) -> 
     if ended.status == 2 and len(errors) != 1 and ended.stderr and not full:
         wrong.append(f"told: {len(errors)} lines of error")
     return wrong
-
-
-def _delete(folder: Path) -> None:
-    """Deletes a case's folder, whatever permissions its folders have."""
-    subprocess.run(["chmod", "-R", "u+rwx", "--", str(folder)], stderr=subprocess.DEVNULL)
-    shutil.rmtree(folder, ignore_errors=True)

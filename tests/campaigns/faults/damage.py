@@ -130,10 +130,11 @@ def lost(run: Path, outside: Path, draw: random.Random) -> str:
     other = draw.choice(files(run))
     content = other.read_bytes()
     clear(path)
+    what = "gone"
     if draw.random() < 0.5:
         path.write_bytes(content)
-        return f"{path.relative_to(run)} is {other.relative_to(run)}{mend(run, path, draw)}"
-    return f"{path.relative_to(run)} is gone{mend(run, path, draw)}"
+        what = other.relative_to(run)
+    return f"{path.relative_to(run)} is {what}{mend(run, path, draw)}"
 
 
 KINDS: list[tuple[Damage, int]] = [
@@ -204,11 +205,13 @@ def mend(run: Path, path: Path, draw: random.Random) -> str:
         return ""
     if path.parent.name == "tokenizer" and path.name != "sides.json":
         mend_tokenizers(run)
-    elif (step := step_of(run, path)) and path != step / manifest.MANIFEST and step.is_dir():
-        mend_checkpoint(step)
-    else:
-        return ""
-    return ", mended"
+        return ", mended"
+    for step in step_folders(run / "checkpoints").values():
+        if path.is_relative_to(step) and path != step / manifest.MANIFEST and step.is_dir():
+            (step / manifest.MANIFEST).unlink(missing_ok=True)
+            manifest.write_manifest(step)
+            return ", mended"
+    return ""
 
 
 def mend_tokenizers(run: Path) -> None:
@@ -219,20 +222,6 @@ def mend_tokenizers(run: Path) -> None:
         content = file.read_bytes() if file.is_file() else b""
         entry["sha256"] = hashlib.sha256(content).hexdigest()
     path.write_text(json.dumps(sides))
-
-
-def mend_checkpoint(step: Path) -> None:
-    (step / manifest.MANIFEST).unlink(missing_ok=True)
-    manifest.write_manifest(step)
-
-
-def step_of(run: Path, path: Path) -> Path | None:
-    """Step folder of a path."""
-    whole = [run, *path.relative_to(run).parts]
-    for end in range(2, len(whole)):
-        if str(whole[end]).isdecimal():
-            return Path(*whole[: end + 1])
-    return None
 
 
 def clear(path: Path) -> None:

@@ -76,9 +76,8 @@ def main() -> int:
     args = parser.parse_args()
     os.environ["JAX_PLATFORMS"] = "cpu"
     named = re.compile(args.only).search
-    special, fields = (
-        [case for case in cases() if named(case.name)] for cases in (special_cases, field_cases)
-    )
+    special = [case for case in special_cases() if named(case.name)]
+    fields = [case for case in field_cases() if named(case.name)]
     count = max(0, min(args.cases - len(special), len(fields)))
     cases = [*special, *random.Random(args.seed).sample(fields, count)]
     return report(run(cases[: args.cases], args.workdir), sys.stderr)

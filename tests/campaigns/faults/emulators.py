@@ -59,21 +59,17 @@ class Emulator:
 @contextlib.contextmanager
 def emulator(kind: str) -> Iterator[Emulator]:
     """Context with an empty bucket of "s3" or "gs"."""
+    faults = Faults()
     with contextlib.ExitStack() as held:
         start = {"s3": _moto, "gs": _cloud_storage}[kind]
-        upstream = start(held)
-        faults = Faults()
-        port = held.enter_context(_serving(upstream, faults))
+        port = held.enter_context(_serving(start(held), faults))
         yield Emulator(f"{kind}://{BUCKET}", _environ(kind, f"http://127.0.0.1:{port}"), faults)
 
 
 def _environ(kind: str, url: str) -> dict[str, str]:
     if kind == "gs":
-        return {
-            "STORAGE_EMULATOR_HOST": url,
-            "FSSPEC_GCS_TOKEN": "anon",
-            "GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT": "false",
-        }
+        credentials = {"STORAGE_EMULATOR_HOST": url, "FSSPEC_GCS_TOKEN": "anon"}
+        return credentials | {"GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT": "false"}
     credentials = {"AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "secret"}
     return credentials | {"AWS_ENDPOINT_URL": url, "AWS_DEFAULT_REGION": "us-east-1"}
 
@@ -185,10 +181,8 @@ class _Proxy(BaseHTTPRequestHandler):
         query = parse_qs(url.query)
         if query.get("ifGenerationMatch") != ["0"]:
             return False
-        found = query.get("name") or re.findall(
-            r'"name": *("(?:[^"\\]|\\.)*")', body.decode("latin1")
-        )
-        name = found[0] if "name" in query else json.loads(found[0])
+        in_body = re.search(r'"name": *("(?:[^"\\]|\\.)*")', body.decode("latin1"))
+        name = query["name"][0] if "name" in query else json.loads(in_body[1])
         place = url.path.removeprefix("/upload").rstrip("/")
         return _asked(self.upstream, "GET", f"{place}/{quote(name, safe='')}")[0] == 200
 

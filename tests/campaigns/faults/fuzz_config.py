@@ -62,38 +62,29 @@ LONGEST = {
 """Largest valid numbers for fields where larger ones would take too long."""
 
 
-def main() -> int:
-    return tiny_runs.drawn_by_number(__doc__, "texts", tiny_runs.write_texts, Drawn)
-
-
-class Drawn:
-    """Draws the case of each number."""
-
-    def __init__(self, texts: Path) -> None:
-        self._texts = texts
-
-    def __call__(self, number: int) -> Case:
-        draw = random.Random(number)
-        task = draw.choice(["translation", *tiny_runs.RUNS])
-        fields = tiny_runs.overrides(task, self._texts) | STEPS
-        fields |= {"eval.num_examples": 2} if task in SCORED else {}
-        in_file, in_flags = {}, {}
-        for name in draw.sample([*FIELDS], draw.choice([1, 1, 1, 2, 3])):
-            if draw.random() < 0.3:
-                in_file[name] = draw.choice([*OBJECTS, *map(repr, values(name))])
-            else:
-                in_flags[name] = draw.choice(values(name))
-        for name in in_file:
-            fields.pop(name, None)
-        words = [f"--config.{name}={value}" for name, value in (fields | in_flags).items()]
-        words = [word.replace("\0", "") for word in words]
-        changed = {name: short_repr(value) for name, value in (in_file | in_flags).items()}
-        return Case(
-            f"{number}: {task}: {changed}",
-            [Command(["train", "--config=config.py", "--workdir=run", *words])],
-            prepare=lambda folder: _prepare(folder, task, in_file),
-            check=_check,
-        )
+def drawn(texts: Path, number: int) -> Case:
+    """Draws the case of a number."""
+    draw = random.Random(number)
+    task = draw.choice(["translation", *tiny_runs.RUNS])
+    fields = tiny_runs.overrides(task, texts) | STEPS
+    fields |= {"eval.num_examples": 2} if task in SCORED else {}
+    in_file, in_flags = {}, {}
+    for name in draw.sample([*FIELDS], draw.choice([1, 1, 1, 2, 3])):
+        if draw.random() < 0.3:
+            in_file[name] = draw.choice([*OBJECTS, *map(repr, values(name))])
+        else:
+            in_flags[name] = draw.choice(values(name))
+    for name in in_file:
+        fields.pop(name, None)
+    words = [f"--config.{name}={value}" for name, value in (fields | in_flags).items()]
+    words = [word.replace("\0", "") for word in words]
+    changed = {name: short_repr(value) for name, value in (in_file | in_flags).items()}
+    return Case(
+        f"{number}: {task}: {changed}",
+        [Command(["train", "--config=config.py", "--workdir=run", *words])],
+        prepare=lambda folder: _prepare(folder, task, in_file),
+        check=_check,
+    )
 
 
 def values(name: str) -> Sequence[str]:
@@ -155,4 +146,4 @@ def _check(folder: Path, ended: list[Ended]) -> list[str]:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(tiny_runs.drawn_by_number(__doc__, "texts", tiny_runs.write_texts, drawn))

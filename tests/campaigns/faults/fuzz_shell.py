@@ -11,6 +11,7 @@ user's files. `campaign` lists the other requirements.
 Prints one JSON object; exit status 1 if any case ended otherwise.
 """
 
+import functools
 import json
 import os
 import random
@@ -96,69 +97,52 @@ FILES = {
 """The user's files, in `outside/`."""
 
 
-def main() -> int:
-    return tiny_runs.drawn_by_number(__doc__, "runs", tiny_runs.make, Drawn)
+def drawn(runs: Path, number: int) -> Case:
+    """Draws the case of a number."""
+    draw = random.Random(number)
+    task = draw.choice([*tiny_runs.RUNS, "translation", "language_model"])
+    words, stdin = _words(draw, task, runs), draw.choice(INPUTS)
+    surroundings, allowed = {}, {0}
+    damaged = draw.random() < 0.65
+    if damaged:
+        words, allowed = _damaged(draw, words), {0, 2}
+    if not damaged or draw.random() < 0.4:
+        surroundings, further = draw.choice(SURROUNDINGS)(draw)
+        allowed = allowed | further
+    scores = task in ("translation", "language_model")
+    if not damaged and words[:2] == ["score", "--workdir=run"] and not scores:
+        allowed = {2}
+    if words[:1] == ["plan"]:
+        allowed = allowed | {2}  # if the accelerator's compiler is not installed
+    command = Command(words, **{"stdin": stdin, **surroundings})
+    told = {name: value for name, value in surroundings.items() if name != "before"}
+    name = f"{number}: {task}: {_short(words)} {_short(told) if told else ''}"
+    counted = not {"before", "limits", "closed"} & surroundings.keys()
+    return Case(
+        name,
+        [command],
+        prepare=lambda folder: _prepare(folder, runs, task),
+        allowed=frozenset(allowed),
+        check=functools.partial(_check, words, stdin) if counted else Case.check,
+    )
 
 
-class Drawn:
-    """Draws the case of each number."""
-
-    def __init__(self, runs: Path) -> None:
-        self._runs = runs
-
-    def __call__(self, number: int) -> Case:
-        draw = random.Random(number)
-        task = draw.choice([*tiny_runs.RUNS, "translation", "language_model"])
-        words, stdin = self._words(draw, task), draw.choice(INPUTS)
-        surroundings, allowed = {}, {0}
-        damaged = draw.random() < 0.65
-        if damaged:
-            words, allowed = _damaged(draw, words), {0, 2}
-        if not damaged or draw.random() < 0.4:
-            surroundings, further = draw.choice(SURROUNDINGS)(draw)
-            allowed = allowed | further
-        scores = task in ("translation", "language_model")
-        if not damaged and words[:2] == ["score", "--workdir=run"] and not scores:
-            allowed = {2}
-        if words[:1] == ["plan"]:
-            allowed = allowed | {2}  # if the accelerator's compiler is not installed
-        command = Command(words, **{"stdin": stdin, **surroundings})
-        told = {name: value for name, value in surroundings.items() if name != "before"}
-        name = f"{number}: {task}: {_short(words)} {_short(told) if told else ''}"
-        counted = not {"before", "limits", "closed"} & surroundings.keys()
-        return Case(
-            name,
-            [command],
-            prepare=lambda folder: _prepare(folder, self._runs, task),
-            allowed=frozenset(allowed),
-            check=_Count(words, stdin) if counted else Case.check,
-        )
-
-    def _words(self, draw: random.Random, task: str) -> list[str]:
-        """Draws a correct command line."""
-        verb = draw.choices([*_VERBS], _VERBS.values())[0]
-        fields = tiny_runs.overrides(task, self._runs / "texts")
-        config = [f"--config={tiny_runs.CONFIGS / tiny_runs.RUNS[task][0]}.py"]
-        config += [f"--config.{name}={value}" for name, value in fields.items()]
-        match verb:
-            case "train":
-                return ["train", "--workdir=run", *config]
-            case "dry":
-                return ["train", "--dry_run", *config]
-            case "score":
-                files = ["--source=outside/a.en", "--target=outside/a.en"]
-                return ["score", "--workdir=run", *files]
-            case "plot":
-                return ["plot", "--workdir=run", "--output=plot.png"]
-            case "sweep":
-                return ["sweep", "--sweep=outside/sweep.py", "--workdir=swept", *config]
-            case "benchmark":
-                return ["benchmark", "train", *config, "--steps=1"]
-            case "plan":
-                return ["plan", "--device=h100:8", *config]
-            case "help":
-                return [*draw.choice([[], *(name.split() for name in VERBS)]), "--help"]
-        return [verb, "--workdir=run"]
+def _words(draw: random.Random, task: str, runs: Path) -> list[str]:
+    """Draws a correct command line."""
+    verb = draw.choices([*_VERBS], _VERBS.values())[0]
+    config = tiny_runs.config_words(task, runs / "texts")
+    if verb == "help":
+        return [*draw.choice([[], *(name.split() for name in VERBS)]), "--help"]
+    commands = {
+        "train": ["train", "--workdir=run", *config],
+        "dry": ["train", "--dry_run", *config],
+        "score": split("score --workdir=run --source=outside/a.en --target=outside/a.en"),
+        "plot": split("plot --workdir=run --output=plot.png"),
+        "sweep": ["sweep", "--sweep=outside/sweep.py", "--workdir=swept", *config],
+        "benchmark": ["benchmark", "train", *config, "--steps=1"],
+        "plan": ["plan", "--device=h100:8", *config],
+    }
+    return commands.get(verb, [verb, "--workdir=run"])
 
 
 _VERBS = {"predict": 50, "evaluate": 12, "score": 10, "train": 8, "plot": 6, "help": 5, "dry": 5}
@@ -205,12 +189,38 @@ def _closed(draw: random.Random) -> tuple[dict, set[int]]:
 
 def _redirected(draw: random.Random) -> tuple[dict, set[int]]:
     change = draw.choice(["full", "left"])
-    before = _Before(change, draw.choice([(1,), (2,), (1, 2)]))
+    before = functools.partial(_redirect, change, draw.choice([(1,), (2,), (1, 2)]))
     return {"before": before}, {0, 2, 141} if change == "left" else {0, 2}
 
 
+def _redirect(change: str, descriptors: tuple[int, ...]) -> None:
+    """Connects descriptors with a full device, or with a pipe that nobody reads."""
+    for descriptor in descriptors:
+        if change == "full":
+            os.dup2(os.open("/dev/full", os.O_WRONLY), descriptor)
+        else:
+            read, write = os.pipe()
+            os.dup2(write, descriptor)
+            os.close(read)
+
+
 def _folder(draw: random.Random) -> tuple[dict, set[int]]:
-    return {"before": _Before(draw.choice(["gone", "umask", "read_only"]))}, {0, 2}
+    before = draw.choice([_enter_deleted, _deny_all, _enter_read_only])
+    return {"before": before}, {0, 2}
+
+
+def _enter_deleted() -> None:
+    os.mkdir("gone")
+    os.chdir("gone")
+    os.rmdir("../gone")
+
+
+def _deny_all() -> None:
+    os.umask(0o777)
+
+
+def _enter_read_only() -> None:
+    os.chdir("/proc/self")  # also for root
 
 
 def _limited(draw: random.Random) -> tuple[dict, set[int]]:
@@ -227,46 +237,17 @@ def _environ(draw: random.Random) -> tuple[dict, set[int]]:
 SURROUNDINGS = [_closed, _redirected, _redirected, _folder, _limited, _environ]
 
 
-class _Before:
-    """Changes in the child before the command."""
-
-    def __init__(self, what: str, descriptors: tuple[int, ...] = ()) -> None:
-        self._what, self._descriptors = what, descriptors
-
-    def __call__(self) -> None:
-        for descriptor in self._descriptors:
-            if self._what == "full":
-                os.dup2(os.open("/dev/full", os.O_WRONLY), descriptor)
-            else:
-                read, write = os.pipe()
-                os.dup2(write, descriptor)
-                os.close(read)
-        if self._what == "umask":
-            os.umask(0o777)
-        if self._what == "gone":
-            os.mkdir("gone")
-            os.chdir("gone")
-            os.rmdir("../gone")
-        if self._what == "read_only":  # also for root
-            os.chdir("/proc/self")
-
-
-class _Count:
+def _check(words: list[str], stdin: bytes, folder: Path, ended: list[Ended]) -> list[str]:
     """Requires of a successful command as many lines as it read."""
-
-    def __init__(self, words: list[str], stdin: bytes) -> None:
-        self._words, self._lines = words, stdin.count(b"\n") + (stdin[-1:] not in (b"", b"\n"))
-
-    def __call__(self, folder: Path, ended: list[Ended]) -> list[str]:
-        lines, wrong = ended[0].stdout.split("\n")[:-1], []
-        plain = not any(word in ("--stream", "--help") for word in self._words)
-        if ended[0].status or not plain:
-            return []
-        if self._words[0] == "predict" and len(lines) != self._lines:
-            wrong.append(f"lines: {len(lines)} for {self._lines}")
-        if self._words[0] == "evaluate" and not isinstance(json.loads(ended[0].stdout), dict):
-            wrong.append("output: no object")
-        return wrong
+    if ended[0].status or {"--stream", "--help"} & {*words}:
+        return []
+    num_read = stdin.count(b"\n") + (stdin[-1:] not in (b"", b"\n"))
+    num_written = ended[0].stdout.count("\n")
+    if words[0] == "predict" and num_written != num_read:
+        return [f"lines: {num_written} for {num_read}"]
+    if words[0] == "evaluate" and not isinstance(json.loads(ended[0].stdout), dict):
+        return ["output: no object"]
+    return []
 
 
 def _prepare(folder: Path, runs: Path, task: str) -> None:
@@ -290,4 +271,4 @@ def _short(value: object) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(tiny_runs.drawn_by_number(__doc__, "runs", tiny_runs.make, drawn))

@@ -25,54 +25,43 @@ LINES = b"The old man sees a dog.\nA boy.\n"
 TASKS = ("translation", "language_model")
 
 
-def main() -> int:
-    return tiny_runs.drawn_by_number(__doc__, "runs", tiny_runs.make, Drawn)
+def drawn(runs: Path, number: int) -> Case:
+    """Draws the case of a number."""
+    draw = random.Random(number)
+    task = draw.choice(TASKS)
+    kinds, often = zip(*damage.KINDS, strict=True)
+    (kind,) = draw.choices(kinds, often)
+    use, argv = draw.choice(list(commands(runs, task).items()))
+    return Case(
+        f"{number}: {kind.__name__}, {use}",
+        [Command(argv, stdin=LINES)],
+        prepare=partial(prepare, run=runs / task, kind=kind, draw=draw),
+    )
 
 
-class Drawn:
-    """Draws the case of each number."""
+def commands(runs: Path, task: str) -> dict[str, list[str]]:
+    """Commands that use a workdir called `run`."""
+    texts = runs / "texts"
 
-    def __init__(self, runs: Path) -> None:
-        self._runs = runs
+    def train(workdir: str, steps: int) -> list[str]:
+        changes = {"train.num_steps": steps}
+        return ["train", f"--workdir={workdir}", *tiny_runs.config_words(task, texts, changes)]
 
-    def __call__(self, number: int) -> Case:
-        draw = random.Random(number)
-        task = draw.choice(TASKS)
-        kinds, often = zip(*damage.KINDS, strict=True)
-        (kind,) = draw.choices(kinds, often)
-        use, argv = draw.choice(list(self._uses(task).items()))
-        return Case(
-            f"{number}: {kind.__name__}, {use}",
-            [Command(argv, stdin=LINES)],
-            prepare=partial(prepare, run=self._runs / task, kind=kind, draw=draw),
-        )
-
-    def _uses(self, task: str) -> dict[str, list[str]]:
-        """Commands that use a workdir called `run`."""
-        texts = self._runs / "texts"
-        found = {
-            "predict": ["predict", "--workdir=run"],
-            "predict best": ["predict", "--workdir=run", "--checkpoint=best"],
-            "predict average": ["predict", "--workdir=run", "--average=2"],
-            "predict step": ["predict", "--workdir=run", f"--checkpoint={STEPS}"],
-            "train": self._train(task, "run", STEPS + 1),
-            "train, finished": self._train(task, "run", STEPS),
-            "train from": [*self._train(task, "new", 1), "--config.train.init_from=run"],
-            "plot": ["plot", "--workdir=run"],
-            "seeds": [*self._train(task, "run", STEPS), "--seeds=2"],
-        }
-        if task == "translation":
-            files = [f"--source={texts}/a.en", f"--target={texts}/a.de"]
-            found["evaluate"] = ["evaluate", "--workdir=run", *files]
-            found["score"] = ["score", "--workdir=run", *files]
-        return found
-
-    def _train(self, task: str, workdir: str, steps: int) -> list[str]:
-        """Command line that trains or resumes a run."""
-        fields = tiny_runs.overrides(task, self._runs / "texts") | {"train.num_steps": steps}
-        flags = [f"--config.{field}={value}" for field, value in fields.items()]
-        config = tiny_runs.CONFIGS / f"{tiny_runs.RUNS[task][0]}.py"
-        return ["train", f"--config={config}", f"--workdir={workdir}", *flags]
+    uses = {
+        "predict": ["predict", "--workdir=run"],
+        "predict best": ["predict", "--workdir=run", "--checkpoint=best"],
+        "predict average": ["predict", "--workdir=run", "--average=2"],
+        "predict step": ["predict", "--workdir=run", f"--checkpoint={STEPS}"],
+        "train": train("run", STEPS + 1),
+        "train, finished": train("run", STEPS),
+        "train from": [*train("new", 1), "--config.train.init_from=run"],
+        "plot": ["plot", "--workdir=run"],
+        "seeds": [*train("run", STEPS), "--seeds=2"],
+    }
+    if task == "translation":
+        files = [f"--source={texts}/a.en", f"--target={texts}/a.de"]
+        uses |= {verb: [verb, "--workdir=run", *files] for verb in ("evaluate", "score")}
+    return uses
 
 
 def prepare(folder: Path, run: Path, kind: damage.Damage, draw: random.Random) -> None:
@@ -87,4 +76,4 @@ def prepare(folder: Path, run: Path, kind: damage.Damage, draw: random.Random) -
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(tiny_runs.drawn_by_number(__doc__, "runs", tiny_runs.make, drawn))

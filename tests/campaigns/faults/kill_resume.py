@@ -97,9 +97,11 @@ def main() -> int:
         "during_save": sum(kill["during_save"] for kill in kills),
         "damaged": sum(kill["damage"] is not None for kill in kills),
         "most_steps_lost": lost,
+        "arrays": len(last_arrays(whole)),
+        "identical": not different,
+        "different": different,
     }
-    report |= {"arrays": len(last_arrays(whole)), "identical": not different}
-    print(json.dumps(report | {"different": different}))
+    print(json.dumps(report))
     return int(bool(different))
 
 
@@ -170,21 +172,22 @@ def last_checkpoint(workdir: Path) -> int:
     return max(step_folders(workdir / "checkpoints"), default=0)
 
 
-def last_step(workdir: Path, since: float) -> int:
-    """Last step recorded after the time `since`; 0 if there is none."""
+def newest_record(workdir: Path) -> dict:
+    """Last complete record of a run; empty if there is none."""
     path = workdir / "metrics.jsonl"
     if not path.exists():
-        return 0
+        return {}
     with path.open("rb") as file:
         file.seek(max(0, path.stat().st_size - TAIL))
-        lines = file.read().splitlines()
-    for line in reversed(lines):
-        try:
-            record = json.loads(line)
-        except ValueError:  # a line that is still being written
-            continue
-        return record["step"] if record["time"] >= since else 0
-    return 0
+        lines = file.read().splitlines(keepends=True)
+    complete = [line for line in lines if line.endswith(b"\n")]
+    return json.loads(complete[-1]) if complete else {}
+
+
+def last_step(workdir: Path, since: float) -> int:
+    """Last step recorded after the time `since`; 0 if there is none."""
+    record = newest_record(workdir)
+    return record["step"] if record and record["time"] >= since else 0
 
 
 def saving(workdir: Path) -> bool:

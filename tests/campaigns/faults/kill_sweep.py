@@ -20,6 +20,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from kill_resume import start
 from tiny_runs import QUICKEST, overrides, write_texts
 
 CLOCKED = ("tokens_per_s", "seconds")
@@ -35,6 +36,7 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=12, help="longest time to a kill")
     parser.add_argument("--seed", type=int, default=0, help="of the random moments")
     args = parser.parse_args()
+    os.environ["XLA_FLAGS"] = QUICKEST
     sweep = write_sweep(args.workdir.absolute())
     run(sweep, args.workdir / "whole")
     rng, results = random.Random(args.seed), dict[Path, int]()
@@ -72,13 +74,7 @@ def write_sweep(folder: Path, rows: Mapping[str, Any] = ROWS) -> Path:
 
 def run(sweep: Path, workdir: Path, seconds: float | None = None) -> bool:
     """Runs a sweep, and kills it after some seconds; returns True if it was killed."""
-    words = [sys.executable, "-m", "transformer_jax", "sweep", f"--sweep={sweep}"]
-    process = subprocess.Popen(
-        [*words, f"--workdir={workdir}"],
-        env=os.environ | {"XLA_FLAGS": QUICKEST},
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-    )
+    process = start(["sweep", f"--sweep={sweep}"], workdir)
     try:
         _, errors = process.communicate(timeout=seconds)
     except subprocess.TimeoutExpired:
@@ -86,7 +82,7 @@ def run(sweep: Path, workdir: Path, seconds: float | None = None) -> bool:
         process.communicate()
         return True
     if process.returncode:
-        raise SystemExit(f"the sweep ended with status {process.returncode}: {errors.decode()}")
+        raise SystemExit(f"the sweep ended with status {process.returncode}: {errors}")
     return False
 
 

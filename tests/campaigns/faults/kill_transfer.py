@@ -42,24 +42,19 @@ def main() -> int:
     folder.mkdir(parents=True)
     (folder / "notes.txt").write_text("the user's\n")
     run = folder / "import" / "whole"
-    found = {
-        "import": campaign(
-            folder / "import",
-            lambda target: ["import", f"--from={args.model.absolute()}", f"--workdir={target}"],
-            [folder / "notes.txt", args.model],
-            args.kills,
-            rng,
-        )
-    }
-    found["export"] = campaign(
-        folder / "export",
-        lambda target: ["export", f"--workdir={run}", "--format=hf", f"--to={target}"],
-        [folder / "notes.txt", args.model, run],
-        args.kills,
-        rng,
-    )
-    print(json.dumps(found))
-    return int(any(one["wrong"] for one in found.values()))
+    kept = [folder / "notes.txt", args.model]
+
+    def importing(target: Path) -> Sequence[str]:
+        return ["import", f"--from={args.model.absolute()}", f"--workdir={target}"]
+
+    def exporting(target: Path) -> Sequence[str]:
+        return ["export", f"--workdir={run}", "--format=hf", f"--to={target}"]
+
+    reports = {"import": campaign(folder / "import", importing, kept, args.kills, rng)}
+    kept.append(run)
+    reports["export"] = campaign(folder / "export", exporting, kept, args.kills, rng)
+    print(json.dumps(reports))
+    return int(any(report["wrong"] for report in reports.values()))
 
 
 def campaign(
@@ -91,19 +86,17 @@ def campaign(
                 break
             found["kills"] += 1
             found["partial"] += has_partial(folder)
-            has_files = target.exists() and any(
-                PARTIAL not in path.name for path in target.iterdir()
-            )
-            if has_files and contents(target) == wanted:
-                status = 0  # killed after its last step
-                break
-            if has_files:
-                found["wrong"].append(f"{target} is there in part")
+            names = [path.name for path in target.glob("*")]
+            if any(PARTIAL not in name for name in names):
+                if contents(target) == wanted:
+                    status = 0  # killed after its last step
+                else:
+                    found["wrong"].append(f"{target} is there in part")
                 break
         found["calls"] += 1
         if status != 0 or contents(target) != wanted:
             found["wrong"].append(f"{target}: status {status}")
-        if [path.name for path in folder.iterdir() if path.name.startswith(".")]:
+        if any(path.name.startswith(".") for path in folder.iterdir()):
             found["wrong"].append(f"{folder}: a temporary folder is left")
     if [contents(path) for path in kept] != before:
         found["wrong"].append("a file of the user has changed")

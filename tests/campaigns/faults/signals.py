@@ -11,7 +11,6 @@ signals to the ends, and the report of the campaign.
 """
 
 import argparse
-import collections
 import dataclasses
 import functools
 import itertools
@@ -28,7 +27,7 @@ from pathlib import Path
 import campaign
 import tiny_runs
 from campaign import Case, Command, Ended, report, run
-from kill_resume import QUICK, RESUMABLE, SAVING, metrics
+from kill_resume import QUICK, RESUMABLE, SAVING, metrics, newest_record
 
 from transformer_jax.checkpoints import manifest
 from transformer_jax.checkpoints.step_folder import step_folders
@@ -134,10 +133,9 @@ def main() -> int:
     campaign.SECONDS = 300  # since the start; since the signal, 60
     os.environ |= QUICK | {"XDG_CACHE_HOME": str(workdir / "cache")}
     trains = [name for name in COMMANDS if name in TRAINS and name in {*names, "train"}]
+    others = [name for name in names if name not in TRAINS]
     whole = [*run(whole_runs(trains, workdir), workdir / "trained")]
-    whole += run(
-        whole_runs([name for name in names if name not in TRAINS], workdir), workdir / "used"
-    )
+    whole += run(whole_runs(others, workdir), workdir / "used")
     if any(verdict.wrong for verdict in whole):
         return report(whole, sys.stderr)
     seconds = {one.case.name: one.ended[0].seconds for one in whole}
@@ -155,25 +153,23 @@ def main() -> int:
 def whole_runs(names: Sequence[str], workdir: Path) -> Iterator[Case]:
     """Runs each command without a signal; training leaves the folder to compare with."""
     for name in names:
-
-        def keep(folder: Path, ended: list[Ended], name: str = name) -> list[str]:
-            if name in TRAINS:
-                shutil.move(folder / "run", workdir / name)
-            return []
-
-        yield Case(name, [COMMANDS[name]], fill(name, workdir), frozenset({0}), keep)
+        prepare = functools.partial(fill, name, workdir)
+        keep = functools.partial(keep_training, name, workdir)
+        yield Case(name, [COMMANDS[name]], prepare, frozenset({0}), keep)
 
 
-def fill(name: str, workdir: Path) -> Callable[[Path], None]:
-    """Returns a function that prepares a command's folder: files, and a run if it uses one."""
+def keep_training(name: str, workdir: Path, folder: Path, ended: list[Ended]) -> list[str]:
+    if name in TRAINS:
+        shutil.move(folder / "run", workdir / name)
+    return []
 
-    def prepare(folder: Path) -> None:
-        (folder / "sweep.py").write_text(f"def get_sweep():\n    return {SWEEP}\n")
-        (folder / "lines").write_text(LINES)
-        if name not in TRAINS:
-            shutil.copytree(workdir / "train", folder / "run")
 
-    return prepare
+def fill(name: str, workdir: Path, folder: Path) -> None:
+    """Prepares a command's folder: files, and a run if it uses one."""
+    (folder / "sweep.py").write_text(f"def get_sweep():\n    return {SWEEP}\n")
+    (folder / "lines").write_text(LINES)
+    if name not in TRAINS:
+        shutil.copytree(workdir / "train", folder / "run")
 
 
 def interrupted(
@@ -202,7 +198,7 @@ def interrupted(
         yield Case(
             f"{number}: {name}, {phase} + {due.after:.2f} s, {how.name}",
             [started(COMMANDS[name], phase)],
-            fill(name, workdir),
+            functools.partial(fill, name, workdir),
             frozenset(allowed),
             functools.partial(look, due=due, waits=waits, stopped=stopped),
             due.watch,
@@ -246,7 +242,7 @@ def gone_on_with(workdir: Path) -> Iterator[Case]:
         name = stopped.name.split(" ", 1)[1]
 
         def prepare(folder: Path, stopped: Path = stopped, name: str = name) -> None:
-            fill(name, workdir)(folder)
+            fill(name, workdir, folder)
             stopped.rename(folder / "run")
 
         def compare(folder: Path, ended: list[Ended], name: str = name) -> list[str]:
@@ -260,14 +256,6 @@ def all_metrics(folder: Path) -> dict[str, list[dict]]:
     """Records of each run below a folder, without times."""
     paths = folder.rglob("metrics.jsonl")
     return {str(path.relative_to(folder)): metrics(path.parent) for path in paths}
-
-
-def newest_record(workdir: Path) -> dict:
-    """Last complete record of a run; empty if there is none."""
-    path = workdir / "metrics.jsonl"
-    lines = path.read_bytes().splitlines(keepends=True) if path.exists() else []
-    whole = collections.deque((line for line in lines if line.endswith(b"\n")), maxlen=1)
-    return json.loads(whole[0]) if whole else {}
 
 
 if __name__ == "__main__":

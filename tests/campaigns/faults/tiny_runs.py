@@ -8,10 +8,11 @@ import argparse
 import os
 import shutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 
-from campaign import report, run
+from campaign import Case, report, run
 
 import transformer_jax as tj
 
@@ -61,6 +62,13 @@ def overrides(name: str, texts: Path) -> dict[str, object]:
     return SMALL | fields | {field: str(path.absolute()) for field, path in paths.items()}
 
 
+def config_words(name: str, texts: Path, changes: Mapping[str, object] = {}) -> list[str]:
+    """Words of a command line that set a run's config."""
+    fields = overrides(name, texts) | changes
+    config = f"--config={CONFIGS / RUNS[name][0]}.py"
+    return [config, *(f"--config.{field}={value}" for field, value in fields.items())]
+
+
 def write_texts(folder: Path) -> None:
     """Writes the texts of the runs."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -76,33 +84,26 @@ def make(workdir: Path) -> None:
         return
     status = 1
     try:
-        _train(workdir)
+        write_texts(workdir / "texts")
+        for name, (config, *_) in RUNS.items():
+            if not (workdir / name).exists():
+                fields = overrides(name, workdir / "texts")
+                tj.train(tj.config(CONFIGS / f"{config}.py", fields), workdir / name)
         status = 0
     finally:
         sys.stderr.flush()
         os._exit(status)
 
 
-def _train(workdir: Path) -> None:
-    texts = workdir / "texts"
-    write_texts(texts)
-    for name, (config, *_) in RUNS.items():
-        if not (workdir / name).exists():
-            fields = overrides(name, texts)
-            tj.train(tj.config(CONFIGS / f"{config}.py", fields), workdir / name)
-
-
 def drawn_by_number(
-    about: str, folder: str, make: Callable[[Path], None], drawn: Callable[[Path], Callable]
+    about: str, folder: str, make: Callable[[Path], None], drawn: Callable[[Path, int], Case]
 ) -> int:
     """Command line of a campaign (`about`: its docstring) whose cases are numbered.
 
-    `make` fills a folder of the workdir, from which `drawn(folder)(number)` makes a case.
+    `make` fills a folder of the workdir, from which `drawn(folder, number)` makes a case.
     """
     parser = argparse.ArgumentParser(description=about.splitlines()[0], allow_abbrev=False)
-    parser.add_argument(
-        "--workdir", required=True, type=Path, help=f"of the {folder} and the cases"
-    )
+    parser.add_argument("--workdir", required=True, type=Path, help=f"of the {folder} and cases")
     parser.add_argument("--cases", type=int, default=2000)
     parser.add_argument("--first", type=int, default=0, help="number of the first case: its seed")
     args = parser.parse_args()
@@ -115,7 +116,7 @@ def drawn_by_number(
     }
     make(base)
     numbers = range(args.first, args.first + args.cases)
-    return report(run(map(drawn(base), numbers), cases), sys.stderr)
+    return report(run(map(partial(drawn, base), numbers), cases), sys.stderr)
 
 
 if __name__ == "__main__":
