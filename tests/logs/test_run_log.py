@@ -14,7 +14,7 @@ import pytest
 from tests.conftest import records_of
 from transformer_jax.errors import UserError
 from transformer_jax.logs import records
-from transformer_jax.logs.records import chained, recorded_splits
+from transformer_jax.logs.records import chained, recorded_splits, with_losses
 from transformer_jax.logs.run_log import Console, ReplicaLogs, RunLog
 from transformer_jax.runtime import progress
 
@@ -183,3 +183,23 @@ def test_the_console_gets_the_means_of_replicas(tmp_path, caplog):
     with ReplicaLogs(workdirs, start_step=0, console=console) as logs:
         logs.record(5, "train", {"loss": np.array([1.0, 2.0])})
     assert caplog.messages == ["step 5/10  loss 1.5"]
+
+
+SMOOTHED = {"label_smoothing": 0.1, "loss": "cross_entropy"}
+OLD = {"step": 1, "split": "valid", "loss": 2.0, "perplexity": math.e, "de/loss": 3.0}
+LOSSES = [
+    (SMOOTHED, OLD, {"loss": 1.0, "train_loss": 2.0, "de/train_loss": 3.0, "de/loss": None}),
+    ({"loss": "distillation"}, OLD, {"loss": 1.0, "train_loss": 2.0}),
+    ({"label_smoothing": 0.0, "r_drop": 0.0}, OLD, {"loss": 2.0, "train_loss": None}),
+    (SMOOTHED, {"loss": 2.0, "accuracy": 0.5}, {"loss": None, "train_loss": 2.0}),
+    (SMOOTHED, {"loss": 1.0, "train_loss": 2.0}, {"loss": 1.0, "train_loss": 2.0}),
+]
+
+
+def test_the_loss_of_an_old_record_is_that_of_the_data():
+    """Earlier versions called "loss" what training minimizes."""
+    for train, record, expected in LOSSES:
+        before = dict(record)
+        losses = with_losses(record, train)
+        assert {name: losses.get(name) for name in expected} == expected, (train, record)
+        assert record == before
