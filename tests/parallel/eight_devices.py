@@ -12,6 +12,8 @@ import optax
 
 import transformer_jax as tj
 from transformer_jax.checkpoints.step_folder import fill, named_leaves
+from transformer_jax.errors import UserError
+from transformer_jax.metrics import compute_metrics
 from transformer_jax.nn import dropout
 from transformer_jax.nn.attention import scaled_dot_product_attention
 from transformer_jax.nn.fused_attention import ATTENTION, AttentionRequirements
@@ -33,6 +35,8 @@ LAYOUTS = {
     "fsdp 8": ({"fsdp": 8}, 8),
     "2 x 2 x 2": ({"data": 2, "fsdp": 2, "tensor": 2}, 8),
     "two slices": ({"data": 2, "fsdp": 2, "tensor": 2}, 8),
+    "pmap 4": ({"engine": "pmap"}, 4),
+    "expert 2, sequence 2, tensor 2": ({"expert": 2, "sequence": 2, "tensor": 2}, 8),
 }
 CONFIG = {"model.d_model": 32, "model.d_ff": 64, "model.num_heads": 4, "model.dtype": "float32"}
 CONFIG |= {"model.vocab_multiple": 64, "optimizer.warmup_steps": 4, "optimizer.clip_norm": 1e9}
@@ -44,6 +48,10 @@ ONE_STACK |= {"model.num_layers": 1, "data.max_length": LENGTH}
 ONE_STACK |= {"model.attention_bias": "output"}
 # Biases before a batch norm have no effect.
 BATCH_NORM = {"norm": "batch", "attention_bias": "none", "feed_forward_bias": False}
+EXPERTS = {"d_ff": 16, "gated_feed_forward": True, "feed_forward": "experts"}
+EXPERTS |= {"experts.num_experts": 4, "experts.num_shared": 1, "experts.router": "sigmoid"}
+EXPERTS |= {"experts.bias_rate": 0.01, "experts.balance_weight": 1.0, "experts.z_weight": 0.1}
+EXPERTS |= {"experts.capacity_factor": None}  # devices that divide a row's tokens have no other
 TASKS = {
     "translation": {"model.num_encoder_layers": 1, "model.num_decoder_layers": 1},
     "language_modeling": ONE_STACK | {"data.name": "text"},
@@ -238,6 +246,30 @@ def micro_batches(layout, **fields):
     return build.micro_batches(settings, task, engine.row_shards)
 
 
+def experts_run(layout, **changes):
+    """Parameters of a language model after two steps, and the metrics of the second."""
+    engine, step, state, batch = start(layout, "language_modeling", **EXPERTS | changes)
+    for _ in range(2):
+        state, sums = step(state, batch)
+    metrics = compute_metrics(jax.device_get(sums))
+    return named_leaves(jax.device_get(engine.to_portable(state).params)), metrics
+
+
+def compare_experts(layout, reference):
+    """Largest distance of the parameters, whether the biases of routers are equal, distances of the
+    metrics, and the metrics."""
+    expected, alone = reference
+    params, metrics = experts_run(layout)
+    biases = [name for name in expected if "router_bias_steps" in name]
+    names = [name for name in alone if name.startswith(("aux/", "loss"))]
+    return {
+        "params": max(float(np.abs(params[name] - expected[name]).max()) for name in expected),
+        "counters": [np.array_equal(params[name], expected[name]) for name in biases],
+        "metrics": {name: abs(float(metrics[name] - alone[name])) for name in names},
+        "values": {name: float(alone[name]) for name in names},
+    }
+
+
 def main():
     """Each entry compiles what no other does: a program takes two seconds or more.
 
@@ -279,4 +311,11 @@ def main():
     }
     by_hardware = divided_run("2 x 2 x 2", **drops, steps=2, dropout_bits="hardware")
     results["hardware"] = hardware_bits() | {"losses": by_hardware["losses"]}
+    whole = experts_run("one")
+    layouts = ("pmap 4", "expert 2, sequence 2, tensor 2")
+    results["experts"] = {layout: compare_experts(layout, whole) for layout in layouts}
+    try:
+        experts_run("expert 2, sequence 2, tensor 2", **{"experts.num_experts": 3})
+    except UserError as error:
+        results["refusal"] = str(error)
     return results

@@ -25,16 +25,8 @@ class State(NamedTuple):
 
     params: int
     rate: None = None
-
-    @property
-    def model_params(self):
-        return self.params
-
-    @property
-    def saved(self):
-        return self
-
-    evaluated = saved
+    model_params = property(lambda state: state.params)
+    saved = evaluated = property(lambda state: state)
 
 
 class Parts:
