@@ -21,6 +21,12 @@ def warm_start(params, workdir, own_target=False):
     return WarmStart(params, workdir, own_target).load(params)
 
 
+def assert_starts_from(workdir, params):
+    """Parameters of another model that are all zero become these from that run."""
+    loaded = warm_start(jax.tree.map(jnp.zeros_like, params), workdir)
+    jax.tree.map(np.testing.assert_array_equal, loaded, params)
+
+
 @pytest.fixture
 def fresh(trained):
     """Parameters with the shapes of the trained run, all zero."""
@@ -85,8 +91,7 @@ def test_a_vocabulary_may_be_padded_to_another_size(trained_workdir, fresh):
 def test_one_table_of_sources_and_targets_starts_from_that_of_an_encoder(classifier):
     saved = {"target_embedding": classifier.params["embedding"]}
     saved["encoder"] = classifier.params["encoder"]
-    loaded = warm_start(jax.tree.map(np.zeros_like, saved), classifier.workdir)
-    jax.tree.map(np.testing.assert_array_equal, loaded, saved)
+    assert_starts_from(classifier.workdir, saved)
 
 
 def test_one_table_of_both_sides_serves_those_of_a_model_with_two(trained, trained_workdir, fresh):
@@ -107,20 +112,16 @@ def test_positions_and_norm_of_an_encoder_serve_those_of_sources(classifier):
     """Its first token type is part of what it adds to an embedding; longer rows get new ones."""
     saved = classifier.params["input"]
     positions = saved["positions"]["table"] + saved["token_types"][0]
-    expected = np.pad(positions, ((0, 3), (0, 0)))
-    new = {"source_norm": saved["norm"], "source_positions": {"table": expected}}
-    loaded = warm_start(jax.tree.map(jnp.zeros_like, new), classifier.workdir)
-    np.testing.assert_array_equal(loaded["source_positions"]["table"], expected)
-    jax.tree.map(np.testing.assert_array_equal, loaded["source_norm"], saved["norm"])
+    padded = np.pad(positions, ((0, 3), (0, 0)))
+    expected = {"source_norm": saved["norm"], "source_positions": {"table": padded}}
+    assert_starts_from(classifier.workdir, expected)
 
 
 @pytest.mark.parametrize("stack", ["encoder", "decoder"])
 def test_a_model_of_one_stack_starts_from_that_of_both(trained, trained_workdir, stack):
     """As a classifier from a T5."""
-    params = trained.params
-    saved = {stack: params[stack], "embedding": params["target_embedding"]}
-    loaded = warm_start(jax.tree.map(np.zeros_like, saved), trained_workdir)
-    jax.tree.map(np.testing.assert_array_equal, loaded, saved)
+    embedding = trained.params["target_embedding"]
+    assert_starts_from(trained_workdir, {stack: trained.params[stack], "embedding": embedding})
 
 
 def test_a_run_with_nothing_in_common_is_refused(trained_workdir, tmp_path):

@@ -2,15 +2,13 @@
 """Starts and watches jobs of several processes on this machine; no test."""
 
 import contextlib
-import json
 import os
 import socket
 import subprocess
 import sys
 import time
-from pathlib import Path
 
-QUICKSTART = Path(__file__).parents[2] / "configs" / "quickstart.py"
+from tests.conftest import QUICKSTART, records_of
 
 
 def environment(devices):
@@ -67,10 +65,9 @@ def job(*words, program=("-m", "transformer_jax"), processes=2, devices=2, cache
 
 
 def records(workdir, split="train"):
-    path = workdir / "metrics.jsonl"
-    lines = path.read_text().splitlines() if path.exists() else []
-    found = [json.loads(line) for line in lines]
-    return {record["step"]: record for record in found if record["split"] == split}
+    """A run's records by step; none before the first."""
+    written = records_of(workdir, split) if (workdir / "metrics.jsonl").exists() else []
+    return {record["step"]: record for record in written}
 
 
 def wait_for_step(workdir, step, processes):

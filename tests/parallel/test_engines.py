@@ -2,6 +2,8 @@
 """Engines: loss and gradients of a step on eight devices equal those on one. Layers are stacked in
 the step, and separate in the portable state."""
 
+from types import SimpleNamespace
+
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
@@ -12,14 +14,8 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from transformer_jax.errors import UserError
 from transformer_jax.nn.layer_scan import STACKED
-from transformer_jax.parallel import sharding
-from transformer_jax.parallel.engines import (
-    JitEngine,
-    PmapEngine,
-    ReplicaEngine,
-    ScanEngine,
-    make_engine,
-)
+from transformer_jax.parallel import engines, sharding
+from transformer_jax.parallel.engines import JitEngine, PmapEngine, ReplicaEngine, ScanEngine
 from transformer_jax.parallel.sharding import ParallelConfig, make_mesh
 
 
@@ -94,12 +90,10 @@ def test_an_axis_that_does_not_divide_the_experts_is_refused(results):
 
 
 def test_pmap_only_divides_rows():
-    class Mesh:
-        size, shape = 8, {"data": 4, "fsdp": 2, "tensor": 1}
-        devices = np.array(jax.devices()[:1])
-
+    shape = {"data": 4, "fsdp": 2, "tensor": 1}
+    mesh = SimpleNamespace(size=8, shape=shape, devices=np.array(jax.devices()[:1]))
     with pytest.raises(ValueError, match="set engine to 'jit'"):
-        make_engine(ParallelConfig("pmap"), Mesh())
+        engines.make_engine(ParallelConfig("pmap"), mesh)
 
 
 @pytest.fixture

@@ -14,7 +14,8 @@ import numpy as np
 import pytest
 
 import transformer_jax as tj
-from tests.parallel.jobs import QUICKSTART, free_ports, job, records, training, wait_for_step
+from tests.conftest import QUICKSTART
+from tests.parallel.jobs import free_ports, job, records, training, wait_for_step
 from tests.parallel.restored import digest
 from transformer_jax.checkpoints import manifest
 from transformer_jax.parallel import hosts
@@ -60,44 +61,39 @@ def pair(tmp_path_factory, overrides):
         wait_for_step(continued, 35, processes)
         processes[1].send_signal(signal.SIGTERM)
         outputs = [process.communicate(timeout=1200) for process in processes]
+    results = [json.loads((folder / f"{number}.json").read_text()) for number in range(2)]
+    assert [process["train"] for process in results] == [0, 0], outputs
     return SimpleNamespace(
         workdir=workdir,
         continued=continued,
         statuses=[process.returncode for process in processes],
         outputs=outputs,
-        results=[json.loads((folder / f"{number}.json").read_text()) for number in range(2)],
+        results=results,
     )
 
 
-@pytest.fixture(scope="module")
-def two_by_two(pair):
-    """Workdir of a finished run of two processes with two devices each."""
-    assert [process["train"] for process in pair.results] == [0, 0], pair.outputs
-    return pair.workdir
-
-
-def test_two_processes_have_the_losses_of_one(two_by_two, of_one_process):
+def test_two_processes_have_the_losses_of_one(pair, of_one_process):
     for split in ("train", "valid"):
-        ours, alone = records(two_by_two, split), records(of_one_process, split)
+        ours, alone = records(pair.workdir, split), records(of_one_process, split)
         assert ours.keys() == alone.keys()
         for step in alone:
             assert ours[step]["loss"] == pytest.approx(alone[step]["loss"], rel=1e-4)
             assert ours[step].get("batches") == alone[step].get("batches")
 
 
-def test_the_job_writes_the_files_of_one_process(two_by_two, of_one_process):
+def test_the_job_writes_the_files_of_one_process(pair, of_one_process):
     def kept(workdir):
         return {path.relative_to(workdir) for path in workdir.rglob("*.json*")}
 
-    assert kept(two_by_two) == kept(of_one_process)
-    assert len(list((two_by_two / "tensorboard").iterdir())) == 1
-    data = [run / "checkpoints/30/data/metadata" for run in (two_by_two, of_one_process)]
+    assert kept(pair.workdir) == kept(of_one_process)
+    assert len(list((pair.workdir / "tensorboard").iterdir())) == 1
+    data = [run / "checkpoints/30/data/metadata" for run in (pair.workdir, of_one_process)]
     assert json.loads(data[0].read_text()) == json.loads(data[1].read_text())
 
 
-def test_process_0_writes_the_manifest_of_all_files(two_by_two, tmp_path):
+def test_process_0_writes_the_manifest_of_all_files(pair, tmp_path):
     for step in ("15", "30", "snapshots/30"):
-        folder = shutil.copytree(two_by_two / "checkpoints" / step, tmp_path / step)
+        folder = shutil.copytree(pair.workdir / "checkpoints" / step, tmp_path / step)
         entries = manifest.read_entries(folder)
         manifest.write_manifest(folder)
         assert manifest.read_entries(folder) == entries
