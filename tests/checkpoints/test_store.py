@@ -14,7 +14,6 @@ import time
 from functools import partial
 from unittest.mock import Mock
 
-import flax.struct
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -31,14 +30,7 @@ from transformer_jax.checkpoints.store import (
     find_checkpoint,
 )
 from transformer_jax.errors import UserError
-
-
-@flax.struct.dataclass
-class State:
-    params: dict
-    opt_state: tuple
-    step: jax.Array
-    rng: jax.Array
+from transformer_jax.training.state import TrainState
 
 
 def make_state(seed):
@@ -49,7 +41,7 @@ def make_state(seed):
     }
     optimizer = optax.chain(optax.clip_by_global_norm(1.0), optax.adam(1e-3))
     rng_data = jax.random.key_data(jax.random.key(seed))
-    return State(params, optimizer.init(params), jnp.int32(seed), rng_data)
+    return TrainState(jnp.int32(seed), params, optimizer.init(params), rng_data)
 
 
 def assert_same(restored, saved):

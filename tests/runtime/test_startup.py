@@ -11,15 +11,14 @@ import pytest
 from tests.conftest import ROOT
 from transformer_jax.runtime import startup
 
+UNUSABLE = [
+    ("XLA_FLAGS", "--xla_nonsense", "XLA_FLAGS=--xla_nonsense cannot be used: Unknown flag"),
+    ("JAX_ENABLE_X64", "maybe", "invalid truth value 'maybe' for environment 'JAX_ENABLE_X64'"),
+    ("JAX_PLATFORMS", "abacus", "JAX_PLATFORMS=abacus cannot be used: Unable to initialize"),
+]
 
-@pytest.mark.parametrize(
-    ("name", "value", "message"),
-    [
-        ("XLA_FLAGS", "--xla_nonsense", "XLA_FLAGS=--xla_nonsense cannot be used: Unknown flag"),
-        ("JAX_ENABLE_X64", "maybe", "invalid truth value 'maybe' for environment 'JAX_ENABLE_X64'"),
-        ("JAX_PLATFORMS", "abacus", "JAX_PLATFORMS=abacus cannot be used: Unable to initialize"),
-    ],
-)
+
+@pytest.mark.parametrize(("name", "value", "message"), UNUSABLE)
 def test_a_variable_that_jax_cannot_use_is_one_line_of_error(name, value, message):
     words = [sys.executable, "-m", "transformer_jax", "evaluate", "--workdir=absent"]
     environment = os.environ | {"XLA_FLAGS": ""} | {name: value}
