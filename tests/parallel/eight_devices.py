@@ -176,9 +176,8 @@ def gradient_norms(layout, **fields):
     """Norms of the gradient of the first step by part of the model, from diagnostics."""
     run = prepare(layout, **fields)
     diagnose = build.build_diagnostics(run.settings, run.task, run.engine)
-    found = diagnose(first_state(run.state), run.batch)
-    prefix = "grad/"
-    return {name[len(prefix) :]: norm for name, norm in found.items() if name.startswith(prefix)}
+    norms = diagnose(first_state(run.state), run.batch)
+    return {name.removeprefix("grad/"): norms[name] for name in norms if name.startswith("grad/")}
 
 
 def norms_by_part(gradient):

@@ -25,9 +25,8 @@ def training(workdir, overrides):
 def free_ports(count):
     """Numbers of ports of this machine that nobody uses."""
     with contextlib.ExitStack() as stack:
-        probes = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for probe in probes:
-            probe.bind(("127.0.0.1", 0))
+        own = ("127.0.0.1", 0)
+        probes = [stack.enter_context(socket.create_server(own)) for _ in range(count)]
         return [probe.getsockname()[1] for probe in probes]
 
 

@@ -9,7 +9,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from flax import struct
 from jax.sharding import NamedSharding, PartitionSpec
 
 from transformer_jax.errors import UserError
@@ -17,6 +16,7 @@ from transformer_jax.nn.layer_scan import STACKED
 from transformer_jax.parallel import engines, sharding
 from transformer_jax.parallel.engines import JitEngine, PmapEngine, ReplicaEngine, ScanEngine
 from transformer_jax.parallel.sharding import ParallelConfig, make_mesh
+from transformer_jax.training.state import TrainState
 
 
 @pytest.fixture(scope="module")
@@ -101,13 +101,6 @@ def mesh():
     return make_mesh(ParallelConfig(engine="jit"), jax.devices()[:1])
 
 
-class State(struct.PyTreeNode):
-    """The fields of a training state that the engine reads."""
-
-    step: jax.Array
-    params: dict
-
-
 def state_of(layers, mesh, replicas=()):
     """A state with a different kernel in each layer, sharded as in training."""
     kernels = np.arange(layers * 12, dtype=np.float32).reshape(layers, 4, 3)
@@ -115,7 +108,7 @@ def state_of(layers, mesh, replicas=()):
         f"layer_{i}": {"inner": {"kernel": np.broadcast_to(kernel, (*replicas, 4, 3))}}
         for i, kernel in enumerate(kernels)
     }
-    state = State(step=np.zeros(replicas, np.int32), params={"encoder": params})
+    state = TrainState(np.zeros(replicas, np.int32), {"encoder": params}, (), None)
     shardings = jax.tree.map(
         lambda x: x.sharding, sharding.add_shardings(jax.eval_shape(lambda: state), mesh)
     )
@@ -167,7 +160,7 @@ def test_a_stack_without_scanned_layers_is_refused(mesh):
 
     x = np.ones((1, 4), np.float32)
     params = jax.eval_shape(Stack().init, jax.random.key(0), x)["params"]
-    abstract = State(step=jax.ShapeDtypeStruct((), jnp.int32), params=params)
+    abstract = TrainState(jax.ShapeDtypeStruct((), jnp.int32), params, (), None)
     state = sharding.add_shardings(abstract, mesh)
     batch = {"x": jax.ShapeDtypeStruct(x.shape, x.dtype)}
 

@@ -7,6 +7,7 @@ import signal
 import threading
 from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import jax
 import jax.numpy as jnp
@@ -46,16 +47,10 @@ def pair(tmp_path_factory, overrides):
     `outputs` (stdout, stderr) of the processes; `results`, their objects.
     """
     folder = tmp_path_factory.mktemp("pair")
-    workdir, continued = folder / "run", folder / "continued"
+    continued = folder / "continued"
     endless = overrides | {"train.num_steps": 100_000, "eval.every_steps": 100_000}
-    plan = {
-        **{"workdir": str(workdir), "continued": str(continued)},
-        "damaged": str(folder / "damaged"),
-        "train": training(workdir, overrides),
-        "continue": training(continued, endless),
-        "ports": free_ports(2),
-        "results": str(folder),
-    }
+    plan = {"train": training(folder / "run", overrides), "continue": training(continued, endless)}
+    plan["ports"] = free_ports(2)
     (folder / "plan.json").write_text(json.dumps(plan))
     with job(folder / "plan.json", program=[PAIR]) as processes:
         wait_for_step(continued, 35, processes)
@@ -64,7 +59,7 @@ def pair(tmp_path_factory, overrides):
     results = [json.loads((folder / f"{number}.json").read_text()) for number in range(2)]
     assert [process["train"] for process in results] == [0, 0], outputs
     return SimpleNamespace(
-        workdir=workdir,
+        workdir=folder / "run",
         continued=continued,
         statuses=[process.returncode for process in processes],
         outputs=outputs,
@@ -126,19 +121,18 @@ def test_a_run_whose_last_step_sees_a_sigterm_ends_regularly(monkeypatch, steps_
     """Later work, such as uploading files to a bucket, continues."""
     looked, left = threading.Event(), threading.Event()
 
-    class Service:
-        def key_value_try_get(self, name):
-            if steps_end:
-                hosts._stopping.set()
-            looked.set()
-            return "came"
+    def look(name):
+        if steps_end:
+            hosts._stopping.set()
+        looked.set()
+        return "came"
 
     def leave(status):
         left.set()
         hosts._stopping.set()  # ends the thread
 
     monkeypatch.setattr(hosts, "_stopping", threading.Event())
-    service = SimpleNamespace(global_state=SimpleNamespace(client=Service()))
+    service = Mock(**{"global_state.client.key_value_try_get": look})
     monkeypatch.setattr(hosts, "distributed", service)
     monkeypatch.setattr(hosts, "_POLL_SECONDS", 0.01)
     monkeypatch.setattr(hosts, "exit_now", leave)
