@@ -106,16 +106,28 @@ def task_and_settings(name, dropout_rate, rank=None, teacher=False, **fields):
     return build.build_task(settings, sizes, None, ModelTeacher(of_teacher)), settings
 
 
-def unequal_batch(lengths):
+def segment_ids(length):
     """Rows from nearly empty to full, so that a mean of the devices' means would be wrong."""
-    rng, batch = np.random.default_rng(0), {}
+    row = np.arange(ROWS)[:, None]
+    return (np.arange(length) < 1 + row * (length - 1) // (ROWS - 1)).astype(np.int32)
+
+
+def positions(ids):
+    """Positions of the tokens in their sentences."""
+    index = np.arange(ids.shape[1])
+    starts = np.where(np.diff(ids, prepend=-1) != 0, index, 0)
+    return np.where(ids > 0, index - np.maximum.accumulate(starts, 1), 0).astype(np.int32)
+
+
+def random_batch(lengths):
+    rng = np.random.default_rng(0)
+    batch = {}
     for feature, length in lengths.items():
-        row = np.arange(ROWS)[:, None]
-        filled = np.arange(length) < 1 + row * (length - 1) // (ROWS - 1)
-        tokens = rng.integers(4, VOCAB, filled.shape)
-        batch[feature] = np.where(filled, tokens, 0).astype(np.int32)
-        batch[f"{feature}_segment_ids"] = filled.astype(np.int32)
-        batch[f"{feature}_positions"] = np.where(filled, np.arange(length), 0).astype(np.int32)
+        ids = segment_ids(length)
+        tokens = rng.integers(4, VOCAB, ids.shape)
+        batch[feature] = np.where(ids > 0, tokens, 0).astype(np.int32)
+        batch[f"{feature}_segment_ids"] = ids
+        batch[f"{feature}_positions"] = positions(ids)
     return batch
 
 
@@ -148,7 +160,7 @@ def prepare(layout, name, dropout_rate=0.0, **fields):
         train_step=train_step,
         init_state=init_state,
         state=build.abstract_state(settings, init_state, engine.mesh),
-        batch=unequal_batch(task.lengths),
+        batch=random_batch(task.lengths),
     )
 
 
