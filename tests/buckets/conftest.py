@@ -21,6 +21,12 @@ LAYOUT = MirrorLayout(
 _numbers = itertools.count()
 
 
+def files_of(folder):
+    """{name: content} of the files below a folder."""
+    paths = [path for path in folder.rglob("*") if path.is_file()]
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in paths}
+
+
 @pytest.fixture(autouse=True)
 def own_cache(tmp_path, monkeypatch):
     """Puts copies into a folder of the test, and lets requests fail after one second."""

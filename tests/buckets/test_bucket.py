@@ -14,14 +14,7 @@ import pytest
 
 from tests.refusals import assert_refused
 from transformer_jax.buckets import bucket
-from transformer_jax.buckets.bucket import (
-    ALLOW_VARIABLE,
-    Bucket,
-    NotInBucketError,
-    as_bucket_errors,
-    is_address,
-    run_in_parallel,
-)
+from transformer_jax.buckets.bucket import ALLOW_VARIABLE, Bucket, is_address
 from transformer_jax.errors import UserError
 
 
@@ -53,7 +46,7 @@ def test_files_are_written_listed_read_and_deleted(at, tmp_path):
     for _ in range(2):
         at.delete("a.txt")
     assert at.entries().keys() == {"deep/er/b", "deep/large"}
-    with pytest.raises(NotInBucketError, match=r"/a\.txt: there is no such file or bucket"):
+    with pytest.raises(bucket.NotInBucketError, match=r"/a\.txt: there is no such file or bucket"):
         at.read("a.txt")
 
 
@@ -103,7 +96,7 @@ def test_create_succeeds_although_its_first_answer_was_lost(at, sent):
 def test_all_items_are_processed_before_the_first_error_is_raised():
     call = Mock(side_effect=lambda number: 1 // (number - 1))
     with pytest.raises(ZeroDivisionError):
-        run_in_parallel(call, range(20))
+        bucket.run_in_parallel(call, range(20))
     assert call.call_count == 20
 
 
@@ -136,7 +129,7 @@ def test_only_the_environment_variable_allows_other_protocols_and_nothing_chains
 
 def test_errors_of_clients_become_one_line():
     def read_and_fail(error):
-        with as_bucket_errors("cannot read", "s3://a/b"):
+        with bucket.as_bucket_errors("cannot read", "s3://a/b"):
             raise error
 
     failed = "cannot read s3://a/b: "

@@ -13,7 +13,7 @@ import time
 
 import pytest
 
-from tests.buckets.conftest import LAYOUT
+from tests.buckets.conftest import LAYOUT, files_of
 from transformer_jax.buckets import lease, mirror
 from transformer_jax.buckets.bucket import Bucket
 from transformer_jax.buckets.lease import Lease, last_copy
@@ -25,10 +25,10 @@ RECORDS = "records"
 
 
 def write(folder, name, content):
-    path = folder / name
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.with_name(path.name + ".partial").write_bytes(content)
-    path.with_name(path.name + ".partial").replace(path)
+    partial = folder / f"{name}.partial"
+    partial.parent.mkdir(parents=True, exist_ok=True)
+    partial.write_bytes(content)
+    partial.replace(folder / name)
 
 
 def save(folder, step):
@@ -41,11 +41,6 @@ def save(folder, step):
 
 def content_of(at):
     return {n: at.read(n) for n in at.entries() if not n.startswith(lease.LEASE_FOLDER)}
-
-
-def files_of(folder):
-    paths = [path for path in folder.rglob("*") if path.is_file()]
-    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in paths}
 
 
 @pytest.fixture
@@ -70,8 +65,8 @@ def mirroring(at, folder):
         yield mirrored
 
 
-def until(condition, seconds=120):
-    deadline = time.monotonic() + seconds
+def until(condition):
+    deadline = time.monotonic() + 120
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.01)

@@ -14,7 +14,7 @@ import pytest
 from tests.conftest import records_of
 from transformer_jax.errors import UserError
 from transformer_jax.logs import records
-from transformer_jax.logs.records import chained, recorded_splits
+from transformer_jax.logs.records import chained, recorded_splits, with_losses
 from transformer_jax.logs.run_log import Console, ReplicaLogs, RunLog
 from transformer_jax.runtime import progress
 
@@ -61,27 +61,16 @@ def test_a_record_is_at_once_on_disk_as_one_object_with_step_split_and_metrics(t
     assert valid == {"step": 5, "split": "valid", "loss": None, "norm": None, "signature": "a|b"}
 
 
-@pytest.mark.parametrize(
-    ("torn", "start", "steps", "expected"),
-    [
-        ("", 20, [30, 40], [10, 20, 30, 40]),
-        ("", 0, [10], [10]),  # without a checkpoint
-        ('{"step": 2, "spl', 30, [40], [10, 20, 30, 40]),
-        ('{"step": 2}', 30, [40], [10, 20, 30, 40]),
-        ("\0\0\0\n", 30, [40], [10, 20, 30, 40]),
-    ],
-)
-def test_a_resumed_run_drops_later_records_and_incomplete_lines(
-    tmp_path, torn, start, steps, expected
-):
+@pytest.mark.parametrize("start", [0, 20, 30])  # 0: without a checkpoint
+@pytest.mark.parametrize("torn", ["", '{"step": 2, "spl', '{"step": 2}', "\0\0\0\n"])
+def test_a_resumed_run_drops_later_records_and_incomplete_lines(tmp_path, start, torn):
     write_run(tmp_path, start_step=0, steps=[10, 20, 30])
     with (tmp_path / "metrics.jsonl").open("a") as file:
         file.write(torn)
-    write_run(tmp_path, start_step=start, steps=steps)
-    found = records_of(tmp_path)
-    assert [record["step"] for record in found] == expected
-    marks = [record.get("resumed") for record in found]
-    assert marks == [start or None if step == steps[0] else None for step in expected]
+    write_run(tmp_path, start_step=start, steps=[start + 10, start + 20])
+    before = [(step, None) for step in (10, 20, 30) if step <= start]
+    written = [(record["step"], record.get("resumed")) for record in records_of(tmp_path)]
+    assert written == [*before, (start + 10, start or None), (start + 20, None)]
     assert not list(tmp_path.glob("*.tmp"))
 
 
@@ -119,10 +108,10 @@ def test_tensorboard_reads_numbers_of_any_size(tmp_path):
     assert header.file_version == "brain.Event:2" and start.session_log.status == 1
     assert start.step == 70_001 and event.step == 123_456_789
     assert event.wall_time == records_of(tmp_path)[0]["time"]
-    found = {value.tag: value.simple_value for value in event.summary.value}
     with np.errstate(over="ignore"):
         expected = {f"valid/{name}": float(np.float32(x)) for name, x in numbers.items()}
-    assert found == pytest.approx(expected, rel=0, abs=0, nan_ok=True)
+    scalars = {value.tag: value.simple_value for value in event.summary.value}
+    assert scalars == pytest.approx(expected, rel=0, abs=0, nan_ok=True)
 
 
 def test_a_full_disk_does_not_hide_an_earlier_error(tmp_path):
@@ -195,3 +184,23 @@ def test_the_console_gets_the_means_of_replicas(tmp_path, caplog):
     with ReplicaLogs(workdirs, start_step=0, console=console) as logs:
         logs.record(5, "train", {"loss": np.array([1.0, 2.0])})
     assert caplog.messages == ["step 5/10  loss 1.5"]
+
+
+SMOOTHED = {"label_smoothing": 0.1, "loss": "cross_entropy"}
+OLD = {"step": 1, "split": "valid", "loss": 2.0, "perplexity": math.e, "de/loss": 3.0}
+LOSSES = [
+    (SMOOTHED, OLD, {"loss": 1.0, "train_loss": 2.0, "de/train_loss": 3.0, "de/loss": None}),
+    ({"loss": "distillation"}, OLD, {"loss": 1.0, "train_loss": 2.0}),
+    ({"label_smoothing": 0.0, "r_drop": 0.0}, OLD, {"loss": 2.0, "train_loss": None}),
+    (SMOOTHED, {"loss": 2.0, "accuracy": 0.5}, {"loss": None, "train_loss": 2.0}),
+    (SMOOTHED, {"loss": 1.0, "train_loss": 2.0}, {"loss": 1.0, "train_loss": 2.0}),
+]
+
+
+def test_the_loss_of_an_old_record_is_that_of_the_data():
+    """Earlier versions called "loss" what training minimizes."""
+    for train, record, expected in LOSSES:
+        before = dict(record)
+        losses = with_losses(record, train)
+        assert {name: losses.get(name) for name in expected} == expected, (train, record)
+        assert record == before

@@ -10,6 +10,7 @@ from unittest.mock import Mock, call
 
 import pytest
 
+from tests.conftest import records_of
 from tests.refusals import assert_refused
 from transformer_jax.logs import trackers
 from transformer_jax.logs.run_log import LoggingConfig, RunLog
@@ -17,11 +18,12 @@ from transformer_jax.logs.trackers import TRACKERS, Tracker
 
 
 @pytest.fixture
-def registered(with_entries):
-    """`registered(cls)`: config of a run that only this tracker tracks."""
+def tracked_by(with_entries):
+    """`tracked_by(**methods)`: config of a run that only a tracker with these methods tracks."""
 
-    def register(cls):
-        with_entries(TRACKERS, {"own": cls})
+    def register(**methods):
+        own = type("Own", (Tracker,), {"log": Mock()} | methods)
+        with_entries(TRACKERS, {"own": own})
         return LoggingConfig(trackers="own")
 
     return register
@@ -34,19 +36,15 @@ def write_run(workdir, config, *, start=0, steps=(5,)):
             log.record(step, "train", {"loss": 1 / step, "name": "text", "big@": 2})
 
 
-def test_a_tracker_gets_all_numbers_and_the_config(tmp_path, registered):
+def test_a_tracker_gets_all_numbers_and_the_config(tmp_path, tracked_by):
     got = []
 
-    class Own(Tracker):
-        def log(self, step, metrics, time):
-            got.append((self.run.config["model"], self.run.start_step, step, metrics, time))
+    def log(self, step, metrics, time):
+        got.append((self.run.config["model"], self.run.start_step, step, metrics, time))
 
-        def close(self):
-            got.append("closed")
-
-    write_run(tmp_path, registered(Own), start=4, steps=(5, 10))
-    lines = (tmp_path / "metrics.jsonl").read_text().splitlines()
-    times = [json.loads(line)["time"] for line in lines]
+    config = tracked_by(log=log, close=lambda self: got.append("closed"))
+    write_run(tmp_path, config, start=4, steps=(5, 10))
+    times = [record["time"] for record in records_of(tmp_path)]
     assert got == [
         ({"d_model": 8}, 4, 5, {"train/loss": 0.2, "train/big@": 2}, times[0]),
         ({"d_model": 8}, 4, 10, {"train/loss": 0.1, "train/big@": 2}, times[1]),
@@ -55,44 +53,41 @@ def test_a_tracker_gets_all_numbers_and_the_config(tmp_path, registered):
     assert not (tmp_path / "tensorboard").exists()
 
 
-def test_training_does_not_wait_for_a_tracker(tmp_path, registered, monkeypatch, caplog):
+def test_training_does_not_wait_for_a_tracker(tmp_path, tracked_by, monkeypatch, caplog):
     may_begin = threading.Event()
     log = Mock()
-    slow = {"__init__": lambda self, run: may_begin.wait(600) and None, "log": log}
     monkeypatch.setattr(trackers, "_MOST_WAITING", 3)
     monkeypatch.setattr(trackers, "_SECONDS_TO_CLOSE", 600)
-    config = registered(type("Slow", (Tracker,), slow))
+    config = tracked_by(__init__=lambda self, run: may_begin.wait(600) and None, log=log)
     with RunLog(tmp_path, start_step=0, config=config) as run_log:
         for step in range(1, 9):  # would hang here
             run_log.record(step, "train", {"loss": 1.0})
         may_begin.set()  # a full queue is no reason to wait for the deadline
     assert [call.args[0] for call in log.call_args_list][:3] == [1, 2, 3]
-    assert len((tmp_path / "metrics.jsonl").read_text().splitlines()) == 8
+    assert len(records_of(tmp_path)) == 8
     words = "tracker own is 3 records behind and misses the next ones; training continues"
     assert caplog.messages == [words]
 
 
 @pytest.mark.parametrize("part", ["__init__", "log", "close"])
-def test_a_failure_is_told_once_and_stops_nothing(tmp_path, registered, caplog, part):
-    error = ConnectionError("no route\nto host")
-    cls = type("Failing", (Tracker,), {"log": Mock(), part: Mock(side_effect=error)})
-    write_run(tmp_path, registered(cls), steps=(1, 2, 3))
+def test_a_failure_is_told_once_and_stops_nothing(tmp_path, tracked_by, caplog, part):
+    failing = Mock(side_effect=ConnectionError("no route\nto host"))
+    write_run(tmp_path, tracked_by(**{part: failing}), steps=(1, 2, 3))
     (message,) = caplog.messages
     assert "ConnectionError: no route; training continues" in message
-    assert len((tmp_path / "metrics.jsonl").read_text().splitlines()) == 3
+    assert len(records_of(tmp_path)) == 3
 
 
-def test_a_lost_record_does_not_end_a_tracker(tmp_path, registered, caplog):
+def test_a_lost_record_does_not_end_a_tracker(tmp_path, tracked_by, caplog):
     log = Mock(side_effect=[ConnectionError, None, None])
-    write_run(tmp_path, registered(type("Flaky", (Tracker,), {"log": log})), steps=(1, 2, 3))
+    write_run(tmp_path, tracked_by(log=log), steps=(1, 2, 3))
     assert log.call_count == 3 and "tracker own lost a record" in caplog.text
 
 
-def test_a_tracker_that_does_not_end_is_left(tmp_path, registered, monkeypatch, caplog):
+def test_a_tracker_that_does_not_end_is_left(tmp_path, tracked_by, monkeypatch, caplog):
     end = threading.Event()
-    endless = {"log": Mock(), "close": lambda self: end.wait(600)}
     monkeypatch.setattr(trackers, "_SECONDS_TO_CLOSE", 0.05)
-    write_run(tmp_path, registered(type("Endless", (Tracker,), endless)))
+    write_run(tmp_path, tracked_by(close=lambda self: end.wait(600)))
     end.set()
     assert "tracker own did not end within 0 s" in caplog.text
 

@@ -30,29 +30,12 @@ runs.TASKS["language_modeling"] |= {"data.max_length": LENGTH}
 runs.TASKS["translation"] |= {"data.max_source_length": 16, "data.max_target_length": 16}
 
 
-def segment_ids(rows):
+def segment_ids(length, rows=runs.ROWS):
     """Segment ids of rows with one to three sentences and unequal padding."""
-    ids = np.zeros((rows, LENGTH), np.int32)
+    ids = np.zeros((rows, length), np.int32)
     for row, lengths in enumerate((SENTENCES * rows)[:rows]):
         ids[row, : sum(lengths)] = np.repeat(np.arange(len(lengths)) + 1, lengths)
     return ids
-
-
-def positions(ids):
-    """Positions of the tokens in their sentences."""
-    index = np.arange(LENGTH)
-    starts = np.where(np.diff(ids, prepend=-1) != 0, index, 0)
-    return np.where(ids > 0, index - np.maximum.accumulate(starts, 1), 0).astype(np.int32)
-
-
-def packed_batch(lengths):
-    """Packed rows, with other sentences in each feature of a translation."""
-    rng, batch = np.random.default_rng(0), {}
-    for feature in lengths:
-        ids = segment_ids(runs.ROWS)
-        batch[feature] = np.where(ids > 0, rng.integers(4, runs.VOCAB, ids.shape), 0)
-        batch[f"{feature}_segment_ids"], batch[f"{feature}_positions"] = ids, positions(ids)
-    return {name: x.astype(np.int32) for name, x in batch.items()}
 
 
 def mesh_of(layout):
@@ -68,7 +51,10 @@ def bias(distance):
 def attend(groups, causal, window):
     """Distance of outputs and gradients from plain attention, the largest gradient across
     sentences, and the number of blocks that were computed."""
-    rng, ids = np.random.default_rng(1), segment_ids(4)
+    rng = np.random.default_rng(1)
+    ids = segment_ids(LENGTH, rows=4)
+    places = runs.positions(ids)
+    segments = Segments(ids, ids, causal)
     query, key, value = (
         rng.normal(size=(4, LENGTH, heads, 4)).astype(np.float32) for heads in (4, groups, groups)
     )
@@ -76,13 +62,15 @@ def attend(groups, causal, window):
     second = weights * (ids == 2)[..., None, None]  # a loss of each row's second sentence
     computed = []
 
+    def inputs_of(query, key, value):
+        return AttentionInputs(query, key, value, None, places, places, segments, window)
+
     def logits(query, key, logit_bias):
         jax.debug.callback(lambda: computed.append(1))
         return attention_logits(query, key, logit_bias, 2.0)
 
     def outputs(divided, query, key, value):
-        places, segments = positions(ids), Segments(ids, ids, causal)
-        inputs = AttentionInputs(query, key, value, None, places, places, segments, window)
+        inputs = inputs_of(query, key, value)
         if divided:
             sums = partial(head_outputs, dtype="float32")
             return ring_attention.attend(inputs, logits, sums, bias)
@@ -100,8 +88,7 @@ def attend(groups, causal, window):
     expected, _ = compute(False, query, key, value)
     apart = jax.tree.map(lambda a, b: np.abs(a - b).max() / np.abs(b).max(), found, expected)
     across = [np.abs(x[0][ids != 2]).max() for x in of_second]
-    inputs = AttentionInputs(query, key, value, None, *2 * (positions(ids),), window=window)
-    mask = np.array(inputs.replace(segments=Segments(ids, ids, causal)).windowed_mask)
+    mask = np.array(inputs_of(query, key, value).windowed_mask)
     blocks = mask.reshape(2, 2, 4, 4, 4, 4).any((1, 3, 5))  # a device has two rows
     return {
         "apart": float(max(jax.tree.leaves(apart))),
@@ -128,7 +115,7 @@ def evaluate(layout):
     params = jax.device_put(params, replicated(mesh_of(layout)))
     vars(task)["metrics"] = lambda sums, examples: sums  # they need a tokenizer
     evaluator = Evaluator(task, [], None, runs.ROWS)
-    vars(evaluator)["batches"] = Batches([packed_batch(task.lengths)])
+    vars(evaluator)["batches"] = Batches([runs.random_batch(task.lengths)])
     attend, layers = ring_attention.attend, []
     ring_attention.attend = lambda *args: layers.append(1) or attend(*args)
     loss = evaluator.loss_metrics(params, {})["loss"]
@@ -145,7 +132,7 @@ def hardware_bits():
 
 
 def main():
-    runs.unequal_batch = packed_batch
+    runs.segment_ids = segment_ids
     text = {"name": "language_modeling", "positions": "rotary"}
     text |= {"layers": "d_ff=32 | attention_window=4", "num_layers": 4, "scan_layers": True}
     text |= {"teacher": True}

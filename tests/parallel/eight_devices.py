@@ -12,6 +12,8 @@ import optax
 
 import transformer_jax as tj
 from transformer_jax.checkpoints.step_folder import fill, named_leaves
+from transformer_jax.errors import UserError
+from transformer_jax.metrics import compute_metrics
 from transformer_jax.nn import dropout
 from transformer_jax.nn.attention import scaled_dot_product_attention
 from transformer_jax.nn.fused_attention import ATTENTION, AttentionRequirements
@@ -33,6 +35,8 @@ LAYOUTS = {
     "fsdp 8": ({"fsdp": 8}, 8),
     "2 x 2 x 2": ({"data": 2, "fsdp": 2, "tensor": 2}, 8),
     "two slices": ({"data": 2, "fsdp": 2, "tensor": 2}, 8),
+    "pmap 4": ({"engine": "pmap"}, 4),
+    "expert 2, sequence 2, tensor 2": ({"expert": 2, "sequence": 2, "tensor": 2}, 8),
 }
 CONFIG = {"model.d_model": 32, "model.d_ff": 64, "model.num_heads": 4, "model.dtype": "float32"}
 CONFIG |= {"model.vocab_multiple": 64, "optimizer.warmup_steps": 4, "optimizer.clip_norm": 1e9}
@@ -44,6 +48,10 @@ ONE_STACK |= {"model.num_layers": 1, "data.max_length": LENGTH}
 ONE_STACK |= {"model.attention_bias": "output"}
 # Biases before a batch norm have no effect.
 BATCH_NORM = {"norm": "batch", "attention_bias": "none", "feed_forward_bias": False}
+EXPERTS = {"d_ff": 16, "gated_feed_forward": True, "feed_forward": "experts"}
+EXPERTS |= {"experts.num_experts": 4, "experts.num_shared": 1, "experts.router": "sigmoid"}
+EXPERTS |= {"experts.bias_rate": 0.01, "experts.balance_weight": 1.0, "experts.z_weight": 0.1}
+EXPERTS |= {"experts.capacity_factor": None}  # devices that divide a row's tokens have no other
 TASKS = {
     "translation": {"model.num_encoder_layers": 1, "model.num_decoder_layers": 1},
     "language_modeling": ONE_STACK | {"data.name": "text"},
@@ -98,16 +106,28 @@ def task_and_settings(name, dropout_rate, rank=None, teacher=False, **fields):
     return build.build_task(settings, sizes, None, ModelTeacher(of_teacher)), settings
 
 
-def unequal_batch(lengths):
+def segment_ids(length):
     """Rows from nearly empty to full, so that a mean of the devices' means would be wrong."""
-    rng, batch = np.random.default_rng(0), {}
+    row = np.arange(ROWS)[:, None]
+    return (np.arange(length) < 1 + row * (length - 1) // (ROWS - 1)).astype(np.int32)
+
+
+def positions(ids):
+    """Positions of the tokens in their sentences."""
+    index = np.arange(ids.shape[1])
+    starts = np.where(np.diff(ids, prepend=-1) != 0, index, 0)
+    return np.where(ids > 0, index - np.maximum.accumulate(starts, 1), 0).astype(np.int32)
+
+
+def random_batch(lengths):
+    rng = np.random.default_rng(0)
+    batch = {}
     for feature, length in lengths.items():
-        row = np.arange(ROWS)[:, None]
-        filled = np.arange(length) < 1 + row * (length - 1) // (ROWS - 1)
-        tokens = rng.integers(4, VOCAB, filled.shape)
-        batch[feature] = np.where(filled, tokens, 0).astype(np.int32)
-        batch[f"{feature}_segment_ids"] = filled.astype(np.int32)
-        batch[f"{feature}_positions"] = np.where(filled, np.arange(length), 0).astype(np.int32)
+        ids = segment_ids(length)
+        tokens = rng.integers(4, VOCAB, ids.shape)
+        batch[feature] = np.where(ids > 0, tokens, 0).astype(np.int32)
+        batch[f"{feature}_segment_ids"] = ids
+        batch[f"{feature}_positions"] = positions(ids)
     return batch
 
 
@@ -140,7 +160,7 @@ def prepare(layout, name, dropout_rate=0.0, **fields):
         train_step=train_step,
         init_state=init_state,
         state=build.abstract_state(settings, init_state, engine.mesh),
-        batch=unequal_batch(task.lengths),
+        batch=random_batch(task.lengths),
     )
 
 
@@ -168,9 +188,8 @@ def gradient_norms(layout, **fields):
     """Norms of the gradient of the first step by part of the model, from diagnostics."""
     run = prepare(layout, **fields)
     diagnose = build.build_diagnostics(run.settings, run.task, run.engine)
-    found = diagnose(first_state(run.state), run.batch)
-    prefix = "grad/"
-    return {name[len(prefix) :]: norm for name, norm in found.items() if name.startswith(prefix)}
+    norms = diagnose(first_state(run.state), run.batch)
+    return {name.removeprefix("grad/"): norms[name] for name in norms if name.startswith("grad/")}
 
 
 def norms_by_part(gradient):
@@ -238,6 +257,30 @@ def micro_batches(layout, **fields):
     return build.micro_batches(settings, task, engine.row_shards)
 
 
+def experts_run(layout, **changes):
+    """Parameters of a language model after two steps, and the metrics of the second."""
+    engine, step, state, batch = start(layout, "language_modeling", **EXPERTS | changes)
+    for _ in range(2):
+        state, sums = step(state, batch)
+    metrics = compute_metrics(jax.device_get(sums))
+    return named_leaves(jax.device_get(engine.to_portable(state).params)), metrics
+
+
+def compare_experts(layout, reference):
+    """Largest distance of the parameters, whether the biases of routers are equal, distances of the
+    metrics, and the metrics."""
+    expected, alone = reference
+    params, metrics = experts_run(layout)
+    biases = [name for name in expected if "router_bias_steps" in name]
+    names = [name for name in alone if name.startswith(("aux/", "loss"))]
+    return {
+        "params": max(float(np.abs(params[name] - expected[name]).max()) for name in expected),
+        "counters": [np.array_equal(params[name], expected[name]) for name in biases],
+        "metrics": {name: abs(float(metrics[name] - alone[name])) for name in names},
+        "values": {name: float(alone[name]) for name in names},
+    }
+
+
 def main():
     """Each entry compiles what no other does: a program takes two seconds or more.
 
@@ -279,4 +322,11 @@ def main():
     }
     by_hardware = divided_run("2 x 2 x 2", **drops, steps=2, dropout_bits="hardware")
     results["hardware"] = hardware_bits() | {"losses": by_hardware["losses"]}
+    whole = experts_run("one")
+    layouts = ("pmap 4", "expert 2, sequence 2, tensor 2")
+    results["experts"] = {layout: compare_experts(layout, whole) for layout in layouts}
+    try:
+        experts_run("expert 2, sequence 2, tensor 2", **{"experts.num_experts": 3})
+    except UserError as error:
+        results["refusal"] = str(error)
     return results

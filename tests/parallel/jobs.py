@@ -2,15 +2,13 @@
 """Starts and watches jobs of several processes on this machine; no test."""
 
 import contextlib
-import json
 import os
 import socket
 import subprocess
 import sys
 import time
-from pathlib import Path
 
-QUICKSTART = Path(__file__).parents[2] / "configs" / "quickstart.py"
+from tests.conftest import QUICKSTART, records_of
 
 
 def environment(devices):
@@ -27,9 +25,8 @@ def training(workdir, overrides):
 def free_ports(count):
     """Numbers of ports of this machine that nobody uses."""
     with contextlib.ExitStack() as stack:
-        probes = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for probe in probes:
-            probe.bind(("127.0.0.1", 0))
+        own = ("127.0.0.1", 0)
+        probes = [stack.enter_context(socket.create_server(own)) for _ in range(count)]
         return [probe.getsockname()[1] for probe in probes]
 
 
@@ -67,10 +64,9 @@ def job(*words, program=("-m", "transformer_jax"), processes=2, devices=2, cache
 
 
 def records(workdir, split="train"):
-    path = workdir / "metrics.jsonl"
-    lines = path.read_text().splitlines() if path.exists() else []
-    found = [json.loads(line) for line in lines]
-    return {record["step"]: record for record in found if record["split"] == split}
+    """A run's records by step; none before the first."""
+    written = records_of(workdir, split) if (workdir / "metrics.jsonl").exists() else []
+    return {record["step"]: record for record in written}
 
 
 def wait_for_step(workdir, step, processes):

@@ -10,7 +10,7 @@ import json
 import sys
 
 # `divided_tokens`, which changes sizes of `eight_devices`, comes last.
-SCENARIOS = ("eight_devices", "divided_experts", "divided_tokens")
+SCENARIOS = ("eight_devices", "divided_tokens")
 
 if __name__ == "__main__":
     gc.disable()  # tracing makes objects by the million, few of them in cycles

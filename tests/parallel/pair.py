@@ -5,11 +5,11 @@
 
 PLAN is a JSON file:
 
-    train, continue      words of these commands; the last one goes on until a SIGTERM
-    workdir              that of `train`
-    damaged, continued   copies of it that this script makes
+    train, continue      words of these commands; the last one continues until a SIGTERM
     ports                one for each command
-    results              folder; process N writes N.json there
+
+In its folder are `run`, the workdir of `train`, its copies `damaged` and `continued`, which this
+script makes, and N.json, the results of process N.
 
 Not a test: `test_hosts.py` starts it.
 """
@@ -26,18 +26,15 @@ from transformer_jax.cli.main import main
 from transformer_jax.parallel import hosts, job
 
 
-def flip_bit(workdir):
-    """Flips a bit of the last checkpoint."""
-    arrays = max((workdir / "checkpoints/30/params").rglob("d/*"), key=lambda p: p.stat().st_size)
+def make_copies(folder):
+    """Copies the run; in the damaged copy a bit of the last checkpoint is flipped."""
+    for name in ("damaged", "continued"):
+        shutil.copytree(folder / "run", folder / name)
+    files = (folder / "damaged/checkpoints/30/params").rglob("d/*")
+    arrays = max(files, key=lambda file: file.stat().st_size)
     contents = bytearray(arrays.read_bytes())
     contents[99] ^= 4
     arrays.write_bytes(contents)
-
-
-def make_copies(workdir, damaged, continued):
-    shutil.copytree(workdir, damaged)
-    flip_bit(damaged)
-    shutil.copytree(workdir, continued)
 
 
 def run_in_turn():
@@ -46,7 +43,7 @@ def run_in_turn():
     parser.add_argument("--process_id", type=int)
     args, _ = parser.parse_known_args()
     plan = json.loads(args.plan.read_text())
-    workdir, damaged, continued = (Path(plan[n]) for n in ("workdir", "damaged", "continued"))
+    folder = args.plan.parent
     ports = iter(plan["ports"])
 
     def run(name):
@@ -57,9 +54,9 @@ def run_in_turn():
         return status
 
     results = {"train": run("train")}
-    hosts.run_on_primary(lambda: make_copies(workdir, damaged, continued))
-    results["used"] = use_in_job(workdir, damaged)
-    Path(plan["results"], f"{args.process_id}.json").write_text(json.dumps(results))
+    hosts.run_on_primary(lambda: make_copies(folder))
+    results["used"] = use_in_job(folder / "run", folder / "damaged")
+    (folder / f"{args.process_id}.json").write_text(json.dumps(results))
     return run("continue")
 
 

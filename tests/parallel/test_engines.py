@@ -2,25 +2,21 @@
 """Engines: loss and gradients of a step on eight devices equal those on one. Layers are stacked in
 the step, and separate in the portable state."""
 
+from types import SimpleNamespace
+
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from flax import struct
 from jax.sharding import NamedSharding, PartitionSpec
 
 from transformer_jax.errors import UserError
 from transformer_jax.nn.layer_scan import STACKED
-from transformer_jax.parallel import sharding
-from transformer_jax.parallel.engines import (
-    JitEngine,
-    PmapEngine,
-    ReplicaEngine,
-    ScanEngine,
-    make_engine,
-)
+from transformer_jax.parallel import engines, sharding
+from transformer_jax.parallel.engines import JitEngine, PmapEngine, ReplicaEngine, ScanEngine
 from transformer_jax.parallel.sharding import ParallelConfig, make_mesh
+from transformer_jax.training.state import TrainState
 
 
 @pytest.fixture(scope="module")
@@ -80,38 +76,29 @@ def test_the_first_state_is_that_of_one_device_and_sharded(results):
 
 
 @pytest.mark.parametrize("layout", ["pmap 4", "expert 2, sequence 2, tensor 2"])
-def test_experts_on_several_devices_equal_those_on_one(eight_devices, layout):
+def test_experts_on_several_devices_equal_those_on_one(results, layout):
     """In parameters, biases and records."""
-    divided = eight_devices["divided_experts"][layout]
+    divided = results["experts"][layout]
     assert divided["params"] < 5e-6 and all(divided["counters"])
     assert all(distance < 1e-5 for distance in divided["metrics"].values())
     assert divided["values"]["aux/balance"] > 0.5
 
 
-def test_an_axis_that_does_not_divide_the_experts_is_refused(eight_devices):
-    refusal = eight_devices["divided_experts"]["refusal"]
-    assert "expert 2 does not divide" in refusal and "make the 3 a multiple of 2" in refusal
+def test_an_axis_that_does_not_divide_the_experts_is_refused(results):
+    assert "expert 2 does not divide" in results["refusal"]
+    assert "make the 3 a multiple of 2" in results["refusal"]
 
 
 def test_pmap_only_divides_rows():
-    class Mesh:
-        size, shape = 8, {"data": 4, "fsdp": 2, "tensor": 1}
-        devices = np.array(jax.devices()[:1])
-
+    shape = {"data": 4, "fsdp": 2, "tensor": 1}
+    mesh = SimpleNamespace(size=8, shape=shape, devices=np.array(jax.devices()[:1]))
     with pytest.raises(ValueError, match="set engine to 'jit'"):
-        make_engine(ParallelConfig("pmap"), Mesh())
+        engines.make_engine(ParallelConfig("pmap"), mesh)
 
 
 @pytest.fixture
 def mesh():
     return make_mesh(ParallelConfig(engine="jit"), jax.devices()[:1])
-
-
-class State(struct.PyTreeNode):
-    """The fields of a training state that the engine reads."""
-
-    step: jax.Array
-    params: dict
 
 
 def state_of(layers, mesh, replicas=()):
@@ -121,7 +108,7 @@ def state_of(layers, mesh, replicas=()):
         f"layer_{i}": {"inner": {"kernel": np.broadcast_to(kernel, (*replicas, 4, 3))}}
         for i, kernel in enumerate(kernels)
     }
-    state = State(step=np.zeros(replicas, np.int32), params={"encoder": params})
+    state = TrainState(np.zeros(replicas, np.int32), {"encoder": params}, (), None)
     shardings = jax.tree.map(
         lambda x: x.sharding, sharding.add_shardings(jax.eval_shape(lambda: state), mesh)
     )
@@ -146,10 +133,9 @@ def test_layers_are_stacked_only_in_the_step(mesh, engine_class, replicas):
     abstract = jax.tree.map(
         lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), state
     )
-    batch = {"x": jax.ShapeDtypeStruct((2,), jnp.float32)}
-    own, sums = stacked.compile(add_layers, abstract, batch)(
-        stacked.from_portable(state), {"x": np.zeros(2, np.float32)}
-    )
+    batch = {"x": np.zeros(2, np.float32)}
+    step = stacked.compile(add_layers, abstract, jax.eval_shape(lambda: batch))
+    own, sums = step(stacked.from_portable(state), batch)
     assert own.params["encoder"][STACKED]["inner"]["kernel"].shape == (*replicas, 3, 4, 3)
     assert sums["sums"].shape == (*replicas, 3)
     doubled = stacked.to_portable(own)
@@ -174,9 +160,8 @@ def test_a_stack_without_scanned_layers_is_refused(mesh):
 
     x = np.ones((1, 4), np.float32)
     params = jax.eval_shape(Stack().init, jax.random.key(0), x)["params"]
-    state = sharding.add_shardings(
-        State(step=jax.ShapeDtypeStruct((), jnp.int32), params=params), mesh
-    )
+    abstract = TrainState(jax.ShapeDtypeStruct((), jnp.int32), params, (), None)
+    state = sharding.add_shardings(abstract, mesh)
     batch = {"x": jax.ShapeDtypeStruct(x.shape, x.dtype)}
 
     def step(state, batch):

@@ -7,6 +7,7 @@ import signal
 import threading
 from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import jax
 import jax.numpy as jnp
@@ -14,7 +15,8 @@ import numpy as np
 import pytest
 
 import transformer_jax as tj
-from tests.parallel.jobs import QUICKSTART, free_ports, job, records, training, wait_for_step
+from tests.conftest import QUICKSTART
+from tests.parallel.jobs import free_ports, job, records, training, wait_for_step
 from tests.parallel.restored import digest
 from transformer_jax.checkpoints import manifest
 from transformer_jax.parallel import hosts
@@ -45,59 +47,48 @@ def pair(tmp_path_factory, overrides):
     `outputs` (stdout, stderr) of the processes; `results`, their objects.
     """
     folder = tmp_path_factory.mktemp("pair")
-    workdir, continued = folder / "run", folder / "continued"
+    continued = folder / "continued"
     endless = overrides | {"train.num_steps": 100_000, "eval.every_steps": 100_000}
-    plan = {
-        **{"workdir": str(workdir), "continued": str(continued)},
-        "damaged": str(folder / "damaged"),
-        "train": training(workdir, overrides),
-        "continue": training(continued, endless),
-        "ports": free_ports(2),
-        "results": str(folder),
-    }
+    plan = {"train": training(folder / "run", overrides), "continue": training(continued, endless)}
+    plan["ports"] = free_ports(2)
     (folder / "plan.json").write_text(json.dumps(plan))
     with job(folder / "plan.json", program=[PAIR]) as processes:
         wait_for_step(continued, 35, processes)
         processes[1].send_signal(signal.SIGTERM)
         outputs = [process.communicate(timeout=1200) for process in processes]
+    results = [json.loads((folder / f"{number}.json").read_text()) for number in range(2)]
+    assert [process["train"] for process in results] == [0, 0], outputs
     return SimpleNamespace(
-        workdir=workdir,
+        workdir=folder / "run",
         continued=continued,
         statuses=[process.returncode for process in processes],
         outputs=outputs,
-        results=[json.loads((folder / f"{number}.json").read_text()) for number in range(2)],
+        results=results,
     )
 
 
-@pytest.fixture(scope="module")
-def two_by_two(pair):
-    """Workdir of a finished run of two processes with two devices each."""
-    assert [process["train"] for process in pair.results] == [0, 0], pair.outputs
-    return pair.workdir
-
-
-def test_two_processes_have_the_losses_of_one(two_by_two, of_one_process):
+def test_two_processes_have_the_losses_of_one(pair, of_one_process):
     for split in ("train", "valid"):
-        ours, alone = records(two_by_two, split), records(of_one_process, split)
+        ours, alone = records(pair.workdir, split), records(of_one_process, split)
         assert ours.keys() == alone.keys()
         for step in alone:
             assert ours[step]["loss"] == pytest.approx(alone[step]["loss"], rel=1e-4)
             assert ours[step].get("batches") == alone[step].get("batches")
 
 
-def test_the_job_writes_the_files_of_one_process(two_by_two, of_one_process):
+def test_the_job_writes_the_files_of_one_process(pair, of_one_process):
     def kept(workdir):
         return {path.relative_to(workdir) for path in workdir.rglob("*.json*")}
 
-    assert kept(two_by_two) == kept(of_one_process)
-    assert len(list((two_by_two / "tensorboard").iterdir())) == 1
-    data = [run / "checkpoints/30/data/metadata" for run in (two_by_two, of_one_process)]
+    assert kept(pair.workdir) == kept(of_one_process)
+    assert len(list((pair.workdir / "tensorboard").iterdir())) == 1
+    data = [run / "checkpoints/30/data/metadata" for run in (pair.workdir, of_one_process)]
     assert json.loads(data[0].read_text()) == json.loads(data[1].read_text())
 
 
-def test_process_0_writes_the_manifest_of_all_files(two_by_two, tmp_path):
+def test_process_0_writes_the_manifest_of_all_files(pair, tmp_path):
     for step in ("15", "30", "snapshots/30"):
-        folder = shutil.copytree(two_by_two / "checkpoints" / step, tmp_path / step)
+        folder = shutil.copytree(pair.workdir / "checkpoints" / step, tmp_path / step)
         entries = manifest.read_entries(folder)
         manifest.write_manifest(folder)
         assert manifest.read_entries(folder) == entries
@@ -130,19 +121,18 @@ def test_a_run_whose_last_step_sees_a_sigterm_ends_regularly(monkeypatch, steps_
     """Later work, such as uploading files to a bucket, continues."""
     looked, left = threading.Event(), threading.Event()
 
-    class Service:
-        def key_value_try_get(self, name):
-            if steps_end:
-                hosts._stopping.set()
-            looked.set()
-            return "came"
+    def look(name):
+        if steps_end:
+            hosts._stopping.set()
+        looked.set()
+        return "came"
 
     def leave(status):
         left.set()
         hosts._stopping.set()  # ends the thread
 
     monkeypatch.setattr(hosts, "_stopping", threading.Event())
-    service = SimpleNamespace(global_state=SimpleNamespace(client=Service()))
+    service = Mock(**{"global_state.client.key_value_try_get": look})
     monkeypatch.setattr(hosts, "distributed", service)
     monkeypatch.setattr(hosts, "_POLL_SECONDS", 0.01)
     monkeypatch.setattr(hosts, "exit_now", leave)

@@ -7,22 +7,20 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from unittest.mock import Mock
 
 import pytest
 
+from tests.parallel.jobs import free_ports
 from tests.refusals import assert_refused
 from transformer_jax.errors import UserError
 from transformer_jax.parallel import job
 from transformer_jax.parallel.job import Job, join_job, rendezvous
 
-SECONDS = 20
-
 
 @pytest.fixture
 def address():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return f"127.0.0.1:{probe.getsockname()[1]}"
+    return f"127.0.0.1:{free_ports(1)[0]}"
 
 
 @pytest.fixture(autouse=True)
@@ -37,13 +35,10 @@ def prepares(**fingerprint):
 
 
 def fails(message):
-    def prepare():
-        raise UserError(message)
-
-    return prepare
+    return Mock(side_effect=UserError(message))
 
 
-def outcomes(address, *members, seconds=SECONDS):
+def outcomes(address, *members, seconds=20):
     """Runs a rendezvous of threads in place of processes; returns their objects or errors.
 
     A member is (number of processes, number of this process, prepare).
@@ -129,11 +124,9 @@ def test_strangers_are_ignored(address):
 
 
 def test_an_address_that_cannot_be_resolved_is_an_error():
-    jobs = {
-        "no scheduler describes the job's processes; give --coordinator=HOST:PORT": Job(),
-        "--process_id=2 is too large for --num_processes=2": Job("127.0.0.1:9", 2, 2),
-    }
-    join = {
-        words: partial(join_job, job, prepares(), lambda own: 100) for words, job in jobs.items()
-    }
-    assert_refused(join)
+    join = partial(join_job, prepare=prepares(), heartbeat_seconds=lambda own: 100)
+    alone = "no scheduler describes the job's processes; give --coordinator=HOST:PORT"
+    too_large = "--process_id=2 is too large for --num_processes=2"
+    assert_refused(
+        {alone: partial(join, Job()), too_large: partial(join, Job("127.0.0.1:9", 2, 2))}
+    )

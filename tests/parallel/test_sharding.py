@@ -15,10 +15,7 @@ from transformer_jax.checkpoints.step_folder import named_leaves
 from transformer_jax.nn import parameters
 from transformer_jax.nn.parameters import parameters_at
 from transformer_jax.parallel import sharding
-from transformer_jax.parallel.sharding import (
-    ParallelConfig,
-    make_mesh,
-)
+from transformer_jax.parallel.sharding import ParallelConfig, make_mesh
 from transformer_jax.runs import build
 from transformer_jax.runs.config import read_settings
 from transformer_jax.runs.settings import DEFAULTS, Resolved
@@ -28,21 +25,16 @@ SLICES = [SimpleNamespace(slice_index=i // 4, process_index=0) for i in range(8)
 
 def test_axes_that_do_not_fit_the_devices_name_sizes_that_do():
     axes = {
-        "sequence 8 must divide each of 2 slices of ": {"sequence": 8},
-        "fsdp 3 cannot divide the 8 devices": {"fsdp": 3},
-        "one of 1, 2, 4, 8": {"fsdp": 3},
-        "expert 4 x sequence 4 cannot divide the 8 devices": {"sequence": 4, "expert": 4},
-        "data 2 x tensor 2 has 4 devices; ": {"data": 2, "tensor": 2},
-        "set data to 4 or none": {"data": 2, "tensor": 2},
-        "the mesh data 1 has 1 devices; here are 8: set data to 8": {"data": 1},
-        "has 16 devices; here are 8: set data to 8": {"data": 16},
+        "sequence 8 must divide each of 2 slices of ": ParallelConfig(sequence=8),
+        "fsdp 3 cannot divide the 8 devices": ParallelConfig(fsdp=3),
+        "one of 1, 2, 4, 8": ParallelConfig(fsdp=3),
+        "expert 4 x sequence 4 cannot divide the 8 devices": ParallelConfig(sequence=4, expert=4),
+        "data 2 x tensor 2 has 4 devices; ": ParallelConfig(data=2, tensor=2),
+        "set data to 4 or none": ParallelConfig(data=2, tensor=2),
+        "the mesh data 1 has 1 devices; here are 8: set data to 8": ParallelConfig(data=1),
+        "has 16 devices; here are 8: set data to 8": ParallelConfig(data=16),
     }
-    assert_refused(
-        {
-            words: partial(make_mesh, ParallelConfig(**sizes), SLICES)
-            for words, sizes in axes.items()
-        }
-    )
+    assert_refused({words: partial(make_mesh, sizes, SLICES) for words, sizes in axes.items()})
 
 
 MODELS = [
@@ -137,20 +129,15 @@ def test_an_axis_that_cannot_be_divided_names_sizes_that_can():
         "tensor 4 does not divide ": kernel,
         "make the 11 a multiple of 4 (model.vocab_multiple=4 does)": table,
     }
-    assert_refused(
-        {words: partial(sharding.add_shardings, tree, mesh) for words, tree in sizes.items()}
-    )
+    add = sharding.add_shardings
+    assert_refused({words: partial(add, tree, mesh) for words, tree in sizes.items()})
 
 
-class Mesh:
+def mesh_of(processes):
     """A mesh of devices of several processes."""
-
-    def __init__(self, processes):
-        shape = dict(zip(sharding.AXIS_NAMES, np.shape(processes), strict=True))
-        device = np.vectorize(
-            lambda process: SimpleNamespace(process_index=process), otypes=[object]
-        )
-        self.shape, self.devices = shape, device(processes)
+    device = np.vectorize(lambda process: SimpleNamespace(process_index=process), otypes=[object])
+    shape = dict(zip(sharding.AXIS_NAMES, np.shape(processes), strict=True))
+    return SimpleNamespace(shape=shape, devices=device(processes))
 
 
 @pytest.mark.parametrize(
@@ -164,9 +151,9 @@ class Mesh:
 )
 def test_processes_with_the_same_rows_read_the_same_part(monkeypatch, mesh, part):
     monkeypatch.setattr(jax, "process_index", lambda: 1)
-    assert sharding.process_part(Mesh(np.arange(4).reshape(mesh) // 2)) == part
+    assert sharding.process_part(mesh_of(np.arange(4).reshape(mesh) // 2)) == part
 
 
 def test_processes_that_share_some_of_their_rows_are_refused():
-    mesh = Mesh(np.array([0, 0, 0, 1, 1, 1]).reshape(3, 1, 1, 2, 1))
+    mesh = mesh_of(np.array([0, 0, 0, 1, 1, 1]).reshape(3, 1, 1, 2, 1))
     assert_refused({"choose sizes of sequence and tensor": lambda: sharding.process_part(mesh)})

@@ -3,6 +3,7 @@
 
 import logging
 import sys
+from unittest.mock import Mock
 
 import pytest
 
@@ -28,27 +29,14 @@ def configure_no_logging(monkeypatch):
     monkeypatch.setattr(logging.getLogger(), "handlers", [])
 
 
-class Cell:
-    """A notebook's cell: what was displayed, and its updates."""
-
-    kernel = None
-
-    def __init__(self, monkeypatch):
-        configure_no_logging(monkeypatch)
-        self.displayed = []
-        self.updates = []
-        for name in ("IPython", "IPython.display"):
-            monkeypatch.setitem(sys.modules, name, self)
-
-    def get_ipython(self):
-        return self
-
-    def display(self, data, *, raw, display_id):
-        self.displayed.append(data)
-        return self
-
-    def update(self, data, raw):
-        self.updates.append(data)
+def notebook_cell(monkeypatch):
+    """Mock of IPython in a notebook's cell; its `update` changes what is displayed."""
+    configure_no_logging(monkeypatch)
+    cell = Mock()
+    cell.display.return_value = cell
+    for name in ("IPython", "IPython.display"):
+        monkeypatch.setitem(sys.modules, name, cell)
+    return cell
 
 
 @pytest.mark.parametrize("level", [logging.NOTSET, logging.INFO])
@@ -69,10 +57,10 @@ def test_progress_that_is_not_wanted_is_not_shown(capsys, monkeypatch):
     with shown(False):
         train()  # as a sweep trains its rows
     assert capsys.readouterr().err == "careful\n"  # by Python's own handler of warnings
-    cell = Cell(monkeypatch)
+    cell = notebook_cell(monkeypatch)
     with shown(False):
         train()
-    assert cell.displayed == []
+    assert not cell.display.called
 
 
 def test_the_users_handlers_get_what_they_got_before_and_nothing_is_shown_twice(caplog, capsys):
@@ -106,17 +94,17 @@ def test_on_a_terminal_lines_stay_above_the_bar(monkeypatch, capsys):
 
 
 def test_a_notebook_gets_one_line_that_updates(monkeypatch, capsys):
-    cell = Cell(monkeypatch)
+    cell = notebook_cell(monkeypatch)
     train()
-    assert [data["text/plain"] for data in cell.displayed] == ["compiling"]
-    last = cell.updates[-1]
+    assert [call.args[0]["text/plain"] for call in cell.display.call_args_list] == ["compiling"]
+    last = cell.update.call_args.args[0]
     assert last["text/plain"].startswith("step 200/400 · loss 3.2")
     assert "<svg" in last["text/html"]
     assert capsys.readouterr() == ("", "warning: careful\n")
 
 
 def test_a_table_of_evaluations_stays_in_the_cell(monkeypatch):
-    cell = Cell(monkeypatch)
+    cell = notebook_cell(monkeypatch)
     with shown():
         console = Console(0, 60, "bleu")
         for step in range(1, 31):
@@ -124,7 +112,7 @@ def test_a_table_of_evaluations_stays_in_the_cell(monkeypatch):
             console.record(step, "valid", {"loss": 3.0, "bleu": step / 40, "padding": 0.1})
         console.close()
         PACKAGE.info("best bleu <98>")
-    page = cell.updates[-1]["text/html"]
+    page = cell.update.call_args.args[0]["text/html"]
     header = "<td>step</td><td>train loss</td><td>valid loss</td><td>valid bleu</td>"
     assert f"<table><caption>after 10 more</caption><tr>{header}</tr><tr><td>11</td>" in page
     assert page.endswith("<td>30</td><td>5.75</td><td>3</td><td>0.75</td></tr></table>")
@@ -132,14 +120,14 @@ def test_a_table_of_evaluations_stays_in_the_cell(monkeypatch):
 
 
 def test_an_evaluation_is_tracked_unless_it_is_within_a_training(monkeypatch):
-    cell = Cell(monkeypatch)
+    cell = notebook_cell(monkeypatch)
     with shown(), Progress(400) as steps:
         steps.advance(1)
         list(track([[1, 2]], 2, "example"))
-    assert "example" not in str(cell.displayed + cell.updates)
+    assert "step 1/400" in str(cell.mock_calls) and "example" not in str(cell.mock_calls)
     with shown():
         assert list(track([[1, 2], [3]], 3, "example")) == [[1, 2], [3]]
-    assert cell.updates[-1]["text/plain"] == "example 3/3"
+    assert cell.update.call_args.args[0]["text/plain"] == "example 3/3"
 
 
 def test_a_lost_stderr_does_not_end_the_training(monkeypatch):

@@ -11,15 +11,14 @@ import pytest
 from tests.conftest import ROOT
 from transformer_jax.runtime import startup
 
+UNUSABLE = [
+    ("XLA_FLAGS", "--xla_nonsense", "XLA_FLAGS=--xla_nonsense cannot be used: Unknown flag"),
+    ("JAX_ENABLE_X64", "maybe", "invalid truth value 'maybe' for environment 'JAX_ENABLE_X64'"),
+    ("JAX_PLATFORMS", "abacus", "JAX_PLATFORMS=abacus cannot be used: Unable to initialize"),
+]
 
-@pytest.mark.parametrize(
-    ("name", "value", "message"),
-    [
-        ("XLA_FLAGS", "--xla_nonsense", "XLA_FLAGS=--xla_nonsense cannot be used: Unknown flag"),
-        ("JAX_ENABLE_X64", "maybe", "invalid truth value 'maybe' for environment 'JAX_ENABLE_X64'"),
-        ("JAX_PLATFORMS", "abacus", "JAX_PLATFORMS=abacus cannot be used: Unable to initialize"),
-    ],
-)
+
+@pytest.mark.parametrize(("name", "value", "message"), UNUSABLE)
 def test_a_variable_that_jax_cannot_use_is_one_line_of_error(name, value, message):
     words = [sys.executable, "-m", "transformer_jax", "train", "--config=quickstart", "--dry_run"]
     environment = os.environ | {"XLA_FLAGS": ""} | {name: value}
@@ -76,25 +75,18 @@ def test_freed_memory_is_used_again_without_page_faults_or_returned():
     assert int(subprocess.check_output([sys.executable, "-c", FREED])) > 0.9 * 100_000_000 / 1024
 
 
-@pytest.mark.parametrize(
-    ("installed", "devices", "chosen", "expected"),
-    [
-        (True, [], None, "cpu"),
-        (True, ["/dev/nvidia0"], None, None),
-        (False, [], None, None),
-        (True, [], "tpu", "tpu"),
-    ],
-)
-def test_jax_uses_the_cpu_if_a_plugin_is_installed_without_a_device(
-    installed, devices, chosen, expected, monkeypatch
-):
-    monkeypatch.delenv("JAX_PLATFORMS", raising=False)
-    if chosen:
-        monkeypatch.setenv("JAX_PLATFORMS", chosen)
-    monkeypatch.setattr(startup.importlib.util, "find_spec", lambda name: installed or None)
-    monkeypatch.setattr(startup.glob, "glob", lambda path: devices)
-    startup.skip_plugins_without_devices()
-    assert os.environ.get("JAX_PLATFORMS") == expected
+def test_jax_uses_the_cpu_if_a_plugin_is_installed_without_a_device(monkeypatch):
+    def platforms(installed, devices, before):
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "environ", before)
+            patch.setattr(startup.importlib.util, "find_spec", lambda name: installed or None)
+            patch.setattr(startup.glob, "glob", lambda path: devices)
+            startup.skip_plugins_without_devices()
+        return before
+
+    assert platforms(True, [], {}) == {"JAX_PLATFORMS": "cpu"}
+    assert platforms(True, ["/dev/nvidia0"], {}) == platforms(False, [], {}) == {}
+    assert platforms(True, [], {"JAX_PLATFORMS": "tpu"}) == {"JAX_PLATFORMS": "tpu"}
 
 
 CHILDREN = """

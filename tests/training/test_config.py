@@ -3,6 +3,7 @@
 
 from functools import partial
 
+import flax.traverse_util
 import jax
 import jax.numpy as jnp
 
@@ -26,52 +27,42 @@ def test_rows_per_device_determine_the_number_of_micro_batches():
 
 
 def test_batches_that_cannot_be_divided_are_refused():
+    no_room = "tokens_per_batch 1000 has no room for 30 rows of 48"
+    unequal = "4 devices cannot share equally at 3 rows each; set it"
+    twice = "rows_per_device is 3, but accumulation_steps 2 already"
     assert_refused(
         {
-            "tokens_per_batch 1000 has no room for 30 rows of 48": lambda: Batch(
-                accumulation_steps=30
-            ).rows(48),
-            "4 devices cannot share equally at 3 rows each; set it": lambda: Batch(
-                rows_per_device=3
-            ).micro_batches(48, 4),
-            "rows_per_device is 3, but accumulation_steps 2 already": lambda: TrainConfig(
-                accumulation_steps=2, rows_per_device=3
-            ),
+            no_room: partial(Batch(accumulation_steps=30).rows, 48),
+            unequal: partial(Batch(rows_per_device=3).micro_batches, 48, 4),
+            twice: partial(TrainConfig, accumulation_steps=2, rows_per_device=3),
         }
     )
 
 
 # --- The section `lora`.
 
-SHAPES = {
-    "decoder": {
-        "layer_0": {
-            "self_attention": {
-                "query": {"kernel": jax.ShapeDtypeStruct((8, 2, 4), jnp.float32)},
-                "output": {"kernel": jax.ShapeDtypeStruct((2, 4, 8), jnp.float32)},
-            },
-            "feed_forward": {"inner": {"kernel": jax.ShapeDtypeStruct((8, 16), jnp.float32)}},
-        }
-    },
-    "embedding": {"table": jax.ShapeDtypeStruct((20, 8), jnp.float32)},
-}
+QUERY = "decoder/layer_0/self_attention/query/kernel"
+OUTPUT = "decoder/layer_0/self_attention/output/kernel"
+INNER = "decoder/layer_0/feed_forward/inner/kernel"
+SHAPES = {QUERY: (8, 2, 4), OUTPUT: (2, 4, 8), INNER: (8, 16), "embedding/table": (20, 8)}
 
 
-def found(**fields):
+def adapter_shapes(**fields):
     config = LoraConfig(rank=2, **fields)
-    adapters = jax.eval_shape(lambda: config.init_adapters(jax.random.key(0), SHAPES))
-    return {name: (one.down.shape, one.up.shape) for name, one in adapters.items()}
+    flat = {name: jax.ShapeDtypeStruct(shape, jnp.float32) for name, shape in SHAPES.items()}
+    params = flax.traverse_util.unflatten_dict(flat, sep="/")
+    adapters = jax.eval_shape(lambda: config.init_adapters(jax.random.key(0), params))
+    return {name: (adapter.down.shape, adapter.up.shape) for name, adapter in adapters.items()}
 
 
 def test_targets_are_matched_by_their_paths():
-    layer = "decoder/layer_0"
-    query = {f"{layer}/self_attention/query/kernel": ((8, 2), (2, 8))}
-    inner = {f"{layer}/feed_forward/inner/kernel": ((8, 2), (2, 16))}
-    output = {f"{layer}/self_attention/output/kernel": ((8, 2), (2, 8))}
-    assert found() == query
-    assert found(targets="feed_forward") == inner
-    assert found(targets=".") == query | inner | output  # no tables
-    nothing = partial(found, targets="embedding")
+    query = {QUERY: ((8, 2), (2, 8))}
+    inner = {INNER: ((8, 2), (2, 16))}
+    output = {OUTPUT: ((8, 2), (2, 8))}
+    assert adapter_shapes() == query
+    assert adapter_shapes(targets="feed_forward") == inner
+    assert adapter_shapes(targets=".") == query | inner | output  # no tables
+    nothing = partial(adapter_shapes, targets="embedding")
     assert_refused({"lora.targets 'embedding' matches the path of no linear": nothing})
 
 

@@ -4,6 +4,7 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
 import transformer_jax as tj
@@ -73,16 +74,12 @@ def test_a_run_is_the_same_with_and_without_diagnostics(run, language_model):
 def test_norms_are_those_of_the_parameters_and_of_their_change(run):
     previous, last = (tj.load(run.workdir, checkpoint=step).params for step in (29, 30))
     record = records_of(run.workdir, "watch")[-1]
-
-    def norm(tree):
-        return np.sqrt(sum(np.sum(np.square(leaf)) for leaf in jax.tree.leaves(tree)))
-
     for kind in ("self_attention", "feed_forward"):
         before, after = (params["decoder"]["layer_0"][kind] for params in (previous, last))
         change = jax.tree.map(np.subtract, after, before)
         part = f"decoder/layer_0/{kind}"
-        assert record[f"param/{part}"] == pytest.approx(norm(before), rel=1e-5)
-        assert record[f"update/{part}"] == pytest.approx(norm(change), rel=1e-3)
+        assert record[f"param/{part}"] == pytest.approx(optax.tree.norm(before), rel=1e-5)
+        assert record[f"update/{part}"] == pytest.approx(optax.tree.norm(change), rel=1e-3)
     trained = records_of(run.workdir, "train")[-1]
     of_all = np.sqrt(sum(value**2 for name, value in record.items() if name.startswith("grad/")))
     assert trained["grad_norm"] == pytest.approx(of_all, rel=1e-4)

@@ -11,11 +11,8 @@ from tests.refusals import assert_refused
 from transformer_jax.errors import UserError
 from transformer_jax.metrics import compute_metrics
 from transformer_jax.tasks.interface import Prediction
-from transformer_jax.training.evaluation import (
-    Evaluator,
-    add_command_scores,
-    write_predictions,
-)
+from transformer_jax.training import evaluation
+from transformer_jax.training.evaluation import Evaluator, write_predictions
 
 
 class Echo:
@@ -121,6 +118,6 @@ def test_predictions_are_written_with_their_examples(tmp_path):
 
 def test_scores_of_a_command_do_not_take_the_names_of_others(caplog):
     command = """printf '{"bleu": 1, "comet": 0.5}'"""
-    metrics = add_command_scores(command, {"bleu": 30.0}, [{}], [Prediction("", 0.0)])
+    metrics = evaluation.add_command_scores(command, {"bleu": 30.0}, [{}], [Prediction("", 0.0)])
     assert metrics == {"bleu": 30.0, "comet": 0.5}
     assert caplog.messages == ["left out bleu of the command: names of the run's own metrics"]

@@ -2,13 +2,13 @@
 """The training loop with fakes: order of events, metrics, shares of time, and patience."""
 
 import contextlib
-import dataclasses
 import math
 import os
 import signal
 import threading
 from types import SimpleNamespace
 from typing import NamedTuple
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -25,16 +25,8 @@ class State(NamedTuple):
 
     params: int
     rate: None = None
-
-    @property
-    def model_params(self):
-        return self.params
-
-    @property
-    def saved(self):
-        return self
-
-    evaluated = saved
+    model_params = property(lambda state: state.params)
+    saved = evaluated = property(lambda state: state)
 
 
 class Parts:
@@ -51,8 +43,10 @@ class Parts:
         self.before_step = lambda step: None
         self.before_batch = lambda: None
 
-    def loop(self, log_every=100, evaluate_every=100, save_every=100, watch_every=None, **more):
-        return Loop(
+    def run(self, num_steps, start=0, evaluate_start=False, **options):
+        """The state after a loop of the fakes; an interval that is not given is a hundred steps."""
+        intervals = [options.pop(f"{name}_every", 100) for name in ("log", "evaluate", "save")]
+        loop = Loop(
             train_step=self.train_step,
             to_portable=lambda state: state,
             batches=self,
@@ -62,10 +56,13 @@ class Parts:
             learning_rate=lambda updates: updates / 10,
             utilization=lambda seconds: {"mfu": 0.1},
             profiler=Profiler("nowhere", 1, 0),
-            intervals=Intervals(log_every, evaluate_every, save_every, watch_every),
+            intervals=Intervals(*intervals, None),
             patience=Patience(),
-            **{"diagnostics": None, "timer": GoodputTimer()} | more,
+            diagnostics=None,
+            timer=GoodputTimer(),
+            **options,
         )
+        return loop.run(State(start), start, num_steps, evaluate_start=evaluate_start)
 
     def train_step(self, state, batch):
         step = state.params + 1
@@ -97,7 +94,7 @@ class Parts:
 
     # As log.
     def advance(self, step):
-        self.events.append(("advance", step))
+        pass
 
     def record(self, step, split, metrics):
         self.records.append((step, split, metrics))
@@ -134,8 +131,7 @@ class Pending:
 
 def test_records_evaluations_and_checkpoints_happen_at_their_intervals_and_at_the_end():
     parts = Parts()
-    loop = parts.loop(log_every=2, evaluate_every=3, save_every=4)
-    assert loop.run(State(0), start=0, num_steps=10) == State(10)
+    assert parts.run(10, log_every=2, evaluate_every=3, save_every=4) == State(10)
     assert list(parts.metrics("train")) == [2, 4, 6, 8, 10]
     assert list(parts.metrics("valid")) == [3, 6, 9, 10]
     # Only what was evaluated has a score.
@@ -157,8 +153,7 @@ def test_callbacks_are_called_after_records_checkpoints_and_evaluations():
             parts.events.append(("at_evaluation", step, metrics["bleu"], params))
             return {"own": 2 * step}
 
-    loop = parts.loop(log_every=2, evaluate_every=3, callbacks=[Own(None), Callback(None)])
-    loop.run(State(0), start=0, num_steps=4)
+    parts.run(4, log_every=2, evaluate_every=3, callbacks=[Own(None), Callback(None)])
     assert [event for event in parts.events if event[0].startswith("at_")] == [
         ("at_record", 2, 1.5),
         ("at_evaluation", 3, 13.0, 3),
@@ -177,14 +172,13 @@ def test_a_callback_that_fails_ends_training_before_its_evaluation_counts():
 
     parts = Parts()
     with pytest.raises(ZeroDivisionError):
-        loop = parts.loop(evaluate_every=3, save_every=3, callbacks=[Failing(None)])
-        loop.run(State(0), start=0, num_steps=10)
+        parts.run(10, evaluate_every=3, save_every=3, callbacks=[Failing(None)])
     assert list(parts.saved) == [3] and not parts.metrics("valid")  # a resumed run evaluates it
 
 
 def test_each_record_covers_exactly_the_steps_since_the_last_one():
     parts = Parts()
-    parts.loop(log_every=3, evaluate_every=2, save_every=5).run(State(0), start=0, num_steps=8)
+    parts.run(8, log_every=3, evaluate_every=2, save_every=5)
     records = parts.metrics("train")
     losses = {step: metrics["loss"] for step, metrics in records.items()}
     assert losses == {3: (1 + 2 + 3) / 3, 6: (4 + 5 + 6) / 3, 8: (7 + 8) / 2}
@@ -195,10 +189,9 @@ def test_each_record_covers_exactly_the_steps_since_the_last_one():
 
 
 def test_sums_are_read_two_steps_late_and_on_a_cpu_one(compiling_for):
-    def events(num_steps, **changes):
+    def events(num_steps, **options):
         parts = Parts()
-        loop = dataclasses.replace(parts.loop(), **changes)
-        loop.run(State(0), start=0, num_steps=num_steps)
+        parts.run(num_steps, **options)
         return [event for event in parts.events if event[0] in ("dispatch", "read")]
 
     assert events(3)[:4] == [("dispatch", 1), ("dispatch", 2), ("read", 1), ("dispatch", 3)]
@@ -232,10 +225,9 @@ def test_speed_excludes_evaluations_and_checkpoints(pass_time):
     parts = Parts()
     parts.train_step = takes(2.0, parts.train_step)
     parts.evaluate, parts.save = takes(50.0, parts.evaluate), takes(70.0, parts.save)
-    parts.loop(log_every=4, evaluate_every=1, save_every=1).run(State(0), start=0, num_steps=4)
+    parts.run(4, log_every=4, evaluate_every=1, save_every=1)
     metrics = parts.metrics("train")[4]
-    assert metrics["step_ms"] == 2000.0
-    assert metrics["tokens_per_s"] == 4.0
+    assert (metrics["step_ms"], metrics["tokens_per_s"]) == (2000.0, 4.0)
 
 
 def test_waiting_for_data_is_told_once_after_a_minute(caplog, pass_time):
@@ -244,7 +236,7 @@ def test_waiting_for_data_is_told_once_after_a_minute(caplog, pass_time):
         parts.add_workers = lambda: False
         parts.before_batch = lambda share=share: pass_time(100 * share)
         parts.before_step = lambda step, share=share: pass_time(100 * (1 - share))
-        parts.loop(log_every=1).run(State(0), start=0, num_steps=3)
+        parts.run(3, log_every=1)
         messages = [text for text in caplog.messages if "wait for batches" in text]
         assert len(messages) == num_messages
     assert messages[0].endswith("raise data.num_workers")
@@ -257,7 +249,7 @@ def test_waiting_steps_get_workers_until_there_are_no_more(pass_time):
         """Trains with records after two steps of a second, of which `waited` is for the batch."""
         parts.before_batch = lambda: pass_time(waited)
         parts.before_step = lambda step: pass_time(1.0 - waited)
-        parts.loop(log_every=2).run(State(start), start=start, num_steps=stop)
+        parts.run(stop, start, log_every=2)
         return parts.events.count("add workers")
 
     assert train(0.09, 0, 2) == 0
@@ -269,10 +261,10 @@ def test_waiting_steps_get_workers_until_there_are_no_more(pass_time):
 
 def test_overlong_examples_are_recorded():
     parts = Parts()
-    parts.loop(log_every=1).run(State(0), start=0, num_steps=1)
+    parts.run(1, log_every=1)
     assert "overlong" not in parts.metrics("train")[1]
     parts.overlong, parts.seen = 3, 40
-    parts.loop(log_every=1).run(State(1), start=1, num_steps=2)
+    parts.run(2, 1, log_every=1)
     metrics = parts.metrics("train")[2]
     assert (metrics["overlong"], metrics["seen"]) == (3, 40)
 
@@ -283,11 +275,11 @@ def test_overlong_examples_are_recorded():
 def test_a_loss_that_is_not_finite_stops_the_run_and_is_never_saved(what, value, every):
     parts = Parts(**{what: {5: value}})
     with pytest.raises(UserError, match=r"not finite at step 5, .*learning_rate"):
-        parts.loop(save_every=every, evaluate_every=every).run(State(0), start=0, num_steps=10)
+        parts.run(10, save_every=every, evaluate_every=every)
     assert list(parts.saved) == ([1, 2, 3, 4] if every == 1 else [])
     assert ("evaluate", 5) not in parts.events
     with pytest.raises(UserError, match=r"at step 1, .*attention=plain"):  # before any update
-        Parts(**{what: {1: value}}).loop().run(State(0), start=0, num_steps=4)
+        Parts(**{what: {1: value}}).run(4)
 
 
 @pytest.mark.parametrize("step", [3, 10])
@@ -299,17 +291,14 @@ def test_a_signal_ends_the_loop_with_the_step_saved_and_not_evaluated(step, numb
     name = "SIGTERM" if number == signal.SIGTERM else "an interrupt"
     message = f"stopped by {name} at step {step} of 10, saved; the same command continues"
     with pytest.raises(Stopped, match=message) as stop:
-        parts.loop().run(State(0), start=0, num_steps=10)
+        parts.run(10)
     assert isinstance(stop.value, Interrupted) == (number == signal.SIGINT)
-    assert parts.saved == {step: None} and not parts.metrics("valid")
-    assert parts.events[-1] == ("wait", step)
-    assert list(parts.metrics("train")) == [step]
+    assert parts.saved == {step: None} and parts.events[-1] == ("wait", step)
+    assert [record[:2] for record in parts.records] == [(step, "train")]
     assert signal.getsignal(number) is handler
 
 
 def test_an_interrupt_of_an_evaluation_saves_the_step():
-    on_interrupt = signal.getsignal(signal.SIGINT)
-
     def interrupt(step, state):
         os.kill(os.getpid(), signal.SIGINT)
 
@@ -322,64 +311,64 @@ def test_an_interrupt_of_an_evaluation_saves_the_step():
         parts = Parts()
         parts.evaluate = evaluate
         with pytest.raises(Interrupted, match="at step 4 of 10, saved"):
-            parts.loop(save_every=9, evaluate_every=4).run(State(0), start=0, num_steps=10)
+            parts.run(10, save_every=9, evaluate_every=4)
         assert list(parts.saved) == [4] and not parts.metrics("valid")
     # One of a saved step, before the next one, loses nothing; then a program ends at the next.
     parts.evaluate = interrupt
-    signal.signal(signal.SIGINT, lambda *_: pytest.fail("a first interrupt is the loop's"))
-    try:
-        with pytest.raises(KeyboardInterrupt):
-            parts.loop().run(State(4), start=4, num_steps=10, evaluate_start=True)
-    finally:
-        signal.signal(signal.SIGINT, on_interrupt)
+    not_called = Mock()
+    on_interrupt = signal.signal(signal.SIGINT, not_called)
+    with pytest.raises(KeyboardInterrupt):
+        parts.run(10, 4, evaluate_start=True)
+    signal.signal(signal.SIGINT, on_interrupt)
+    assert not not_called.called
 
 
 def test_a_second_interrupt_stops_at_once():
     parts = Parts()
     parts.before_step = lambda now: [os.kill(os.getpid(), signal.SIGINT) for _ in range(2)]
     with pytest.raises(KeyboardInterrupt):
-        parts.loop().run(State(0), start=0, num_steps=10)
+        parts.run(10)
     assert not parts.saved
 
 
 def test_a_loop_runs_in_any_thread():
     parts = Parts()
-    thread = threading.Thread(target=parts.loop().run, args=(State(0), 0, 2))
+    thread = threading.Thread(target=parts.run, args=(2,))
     thread.start()
     thread.join()
     assert list(parts.saved) == [2]
 
 
-class TestSkippedSteps:
-    def parts(self, *skipped):
-        parts, train_step = Parts(), Parts.train_step
+class Skipping(Parts):
+    """Skips these steps."""
 
-        def step(state, batch):
-            state, sums = train_step(parts, state, batch)
-            skip = float(state.params in skipped)
-            return state, {n: x if not skip else 0.0 for n, x in sums.items()} | {"skipped": skip}
+    def __init__(self, *skipped):
+        super().__init__()
+        self.skipped = skipped
 
-        parts.train_step = step
-        return parts
+    def train_step(self, state, batch):
+        state, sums = super().train_step(state, batch)
+        if state.params in self.skipped:
+            return state, dict.fromkeys(sums, 0.0) | {"skipped": 1.0}
+        return state, sums | {"skipped": 0.0}
 
-    def test_they_are_counted_and_do_not_enter_the_means(self):
-        parts = self.parts(2, 5, 6)
-        parts.loop(log_every=3).run(State(0), 0, 6)
-        metrics = parts.metrics("train")
-        assert [metrics[step]["skipped"] for step in (3, 6)] == [1, 2]
-        assert [metrics[step]["loss"] for step in (3, 6)] == [2.0, 4.0]
-        assert [metrics[step]["grad_norm"] for step in (3, 6)] == [2.0, 2.0]
 
-    def test_too_many_in_a_row_end_the_training(self):
-        parts = self.parts(*range(3, 100))
-        with pytest.raises(UserError, match="50 updates up to step 52 were skipped one after"):
-            parts.loop().run(State(0), 0, 100)
+def test_skipped_steps_are_counted_and_do_not_enter_the_means():
+    parts = Skipping(2, 5, 6)
+    parts.run(6, log_every=3)
+    names = ("skipped", "loss", "grad_norm")
+    records = parts.metrics("train").items()
+    found = {step: [metrics[name] for name in names] for step, metrics in records}
+    assert found == {3: [1, 2.0, 2.0], 6: [2, 4.0, 2.0]}
 
-    def test_one_of_them_ends_a_loop_that_rewinds_before_it_is_saved(self):
-        parts = self.parts(4)
-        with pytest.raises(SpikedError, match="spiked at step 4"):
-            parts.loop(save_every=4, rewinds=True).run(State(0), 0, 6)
-        assert not parts.saved
+
+def test_skipped_steps_end_a_training_if_they_are_many_or_it_rewinds():
+    with pytest.raises(UserError, match="50 updates up to step 52 were skipped one after"):
+        Skipping(*range(3, 100)).run(100)
+    parts = Skipping(4)
+    with pytest.raises(SpikedError, match="spiked at step 4"):
+        parts.run(6, save_every=4, rewinds=True)
+    assert not parts.saved
 
 
 def test_time_without_an_activity_is_that_of_steps(pass_time):
@@ -423,17 +412,14 @@ def test_two_evaluations_without_a_better_score_lower_the_rate():
 
 
 def test_a_metric_above_its_limit_is_told_once(caplog):
-    parts = Parts()
-    step = parts.train_step
+    class Dropping(Parts):
+        def train_step(self, state, batch):
+            state, sums = super().train_step(state, batch)
+            return state, sums | {"aux/dropped": 6.0, "aux_count/dropped": 10.0}
 
-    def dropping(state, rows):
-        state, sums = step(state, rows)
-        return state, sums | {"aux/dropped": 6.0, "aux_count/dropped": 10.0}
-
-    parts.train_step = dropping
-    parts.loop(log_every=1).run(State(0), 0, 3)
-    recorded = [record for _, split, record in parts.records if split == "train"]
-    assert [record["aux/dropped"] for record in recorded] == [0.6] * 3
+    parts = Dropping()
+    parts.run(3, log_every=1)
+    assert [metrics["aux/dropped"] for metrics in parts.metrics("train").values()] == [0.6] * 3
     (told,) = [line for line in caplog.messages if "aux/dropped" in line]
     assert "is 0.60" in told and "capacity_factor" in told
 

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Traces of some steps, and FLOPs counted by hand."""
 
-import dataclasses
 from types import SimpleNamespace
 
 import jax
@@ -15,13 +14,10 @@ from transformer_jax.runs import build
 from transformer_jax.runs.config import read_settings
 from transformer_jax.tasks.losses import batch_shapes
 from transformer_jax.training.optimizer import stop_frozen_gradients
-from transformer_jax.training.profiling import (
-    Profiler,
-    count_products,
-    step_products,
-    utilization,
-)
+from transformer_jax.training.profiling import Profiler, count_products, step_products, utilization
 from transformer_jax.training.state import TrainState
+
+VOCAB_SIZES = {"source": 48, "target": 48}
 
 
 def traces(directory):
@@ -61,9 +57,9 @@ def test_products_are_counted_with_their_loops():
 
 def test_a_training_step_has_the_flops_of_the_textbook(tiny_config):
     """6 per parameter and token (Kaplan et al. 2020), and 12 T D per token for attention."""
-    settings = read_settings(tiny_config({"model.tie_embeddings": "all"}))
+    tied = {"model.tie_embeddings": "all"}
     vocab, d_model, d_ff, rows, length = 48, 16, 32, 4, 48
-    task = build.build_task(settings, {"source": vocab, "target": vocab}, None)
+    task = build.build_task(read_settings(tiny_config(tied)), VOCAB_SIZES, None)
     params = jax.eval_shape(task.init, jax.random.key(0))
     batch = batch_shapes(task.lengths, rows)
     loss = lambda params, batch: task.loss(params, batch, None, {})[0]  # noqa: E731
@@ -71,11 +67,8 @@ def test_a_training_step_has_the_flops_of_the_textbook(tiny_config):
     state = TrainState(None, params, (), None)
     assert step_products(task, state, batch).flops == found
 
-    twice = build.build_task(
-        dataclasses.replace(settings, train=dataclasses.replace(settings.train, r_drop=5.0)),
-        {"source": vocab, "target": vocab},
-        None,
-    )
+    with_r_drop = read_settings(tiny_config(tied | {"train.r_drop": 5.0}))
+    twice = build.build_task(with_r_drop, VOCAB_SIZES, None)
     assert step_products(twice, state, batch).flops == 2 * found
 
     attention, feed_forward = 4 * d_model**2, 2 * d_model * d_ff
@@ -88,7 +81,7 @@ def test_a_training_step_has_the_flops_of_the_textbook(tiny_config):
 def test_what_is_frozen_has_no_flops_in_the_backward_pass(tiny_config, changes):
     """As in the derivative that JAX makes."""
     settings = read_settings(tiny_config(changes))
-    task = build.build_task(settings, {"source": 48, "target": 48}, None)
+    task = build.build_task(settings, VOCAB_SIZES, None)
     engine = build.build_engine(settings)
     _, _, init_state = build.build_training(settings, task, engine)
     state = jax.eval_shape(init_state, 0)

@@ -7,34 +7,18 @@ import pytest
 
 from transformer_jax.training import schedules
 
-
-@pytest.mark.parametrize(
-    ("d_model", "warmup_steps", "update", "rate"),
-    [
-        (512, 4000, 1, 1.746928e-7),  # 512^-0.5 * 4000^-1.5
-        (512, 4000, 2000, 3.493856e-4),
-        (512, 4000, 4000, 6.987712e-4),  # the peak of the base model
-        (512, 4000, 16_000, 3.493856e-4),
-        (512, 4000, 100_000, 1.397542e-4),  # its end
-        (1024, 4000, 300_000, 5.705444e-5),  # the end of the big model
-    ],
-)
-def test_equation_3(d_model, warmup_steps, update, rate):
-    schedule = schedules.transformer(d_model, warmup_steps)
-    assert float(schedule(update - 1)) == pytest.approx(rate, rel=1e-5)
-
-
 PAPER = partial(schedules.transformer, 64, 100)
+# Equation 3: 512^-0.5 * 4000^-1.5 at first, then the peak of the base model and its end.
+BASE = {1: 1.746928e-7, 2000: 3.493856e-4, 4000: 6.987712e-4, 16_000: 3.493856e-4}
+BASE |= {100_000: 1.397542e-4}
+WARM = {1: 1e-5, 50: 5e-4, 100: 1e-3}
 
 
 @pytest.mark.parametrize(
     ("schedule", "rates"),
     [
-        (
-            schedules.inverse_sqrt(1e-3, 100),
-            {1: 1e-5, 50: 5e-4, 100: 1e-3, 400: 5e-4, 10_000: 1e-4},
-        ),
-        (schedules.constant(1e-3, 100), {1: 1e-5, 50: 5e-4, 100: 1e-3, 400: 1e-3, 10_000: 1e-3}),
+        (schedules.inverse_sqrt(1e-3, 100), WARM | {400: 5e-4, 10_000: 1e-4}),
+        (schedules.constant(1e-3, 100), WARM | {400: 1e-3, 10_000: 1e-3}),
         (
             schedules.cosine(1e-3, warmup_steps=10, decay_steps=110),
             {1: 1e-4, 5: 5e-4, 10: 1e-3, 35: 8.535534e-4, 60: 5e-4, 110: 0, 500: 0},
@@ -47,13 +31,15 @@ PAPER = partial(schedules.transformer, 64, 100)
             schedules.wsd(1e-3, 10, 110, cooldown_steps=20, final_ratio=0.2),
             {1: 1e-4, 10: 1e-3, 60: 1e-3, 90: 1e-3, 100: 6e-4, 105: 4e-4, 110: 2e-4, 10_001: 2e-4},
         ),
+        (schedules.transformer(512, 4000), BASE),
+        (schedules.transformer(1024, 4000), {300_000: 5.705444e-5}),  # the end of the big model
         (PAPER(learning_rate=2), {n: 2 * float(PAPER()(n - 1)) for n in (1, 100, 1001)}),
     ],
-    ids=["inverse_sqrt", "constant", "cosine", "linear", "wsd", "factor"],
+    ids=["inverse_sqrt", "constant", "cosine", "linear", "wsd", "base", "big", "factor"],
 )
 def test_rates(schedule, rates):
     found = {update: float(schedule(update - 1)) for update in rates}
-    assert found == pytest.approx(rates, rel=1e-5, abs=1e-9)
+    assert found == pytest.approx(rates, rel=1e-5, abs=1e-12)
 
 
 @pytest.mark.parametrize("make", [schedules.linear, schedules.cosine])

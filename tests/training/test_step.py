@@ -14,7 +14,7 @@ from transformer_jax.training.optimizer import OptimizerConfig, make_optimizer, 
 from transformer_jax.training.state import TrainState
 from transformer_jax.training.step import train_step
 
-LEARNING_RATE = 0.5
+SGD = optax.sgd(0.5)
 
 
 def squared_error(params, batch, rng, frozen):
@@ -33,28 +33,21 @@ def batch():
     return {"x": x, "y": y, "weight": np.array([1, 0, 0, 0, 1, 1], np.float32)}
 
 
-def jit_step(loss_fn, optimizer, **options):
+@pytest.fixture
+def start():
+    return TrainState.create({"w": jnp.array([0.5, -1.0, 2.0])}, SGD, jax.random.key(3))
+
+
+def jit_step(loss_fn=squared_error, optimizer=SGD, **options):
     return jax.jit(partial(train_step, loss_fn=loss_fn, optimizer=optimizer, **options))
 
 
-def sgd_step(loss_fn=squared_error, accumulation_steps=1, learning_rate=LEARNING_RATE):
-    optimizer = optax.sgd(learning_rate)
-    step = jit_step(loss_fn, optimizer, accumulation_steps=accumulation_steps)
-    return step, lambda params: TrainState.create(params, optimizer, jax.random.key(3))
-
-
-def linear_state(make_state):
-    return make_state({"w": jnp.array([0.5, -1.0, 2.0])})
-
-
-def test_the_gradient_is_that_of_the_weighted_mean(batch):
-    step, make_state = sgd_step()
-    state, sums = step(linear_state(make_state), batch)
-
-    before = np.array([0.5, -1.0, 2.0])
+def test_the_gradient_is_that_of_the_weighted_mean(batch, start):
+    state, sums = jit_step()(start, batch)
+    before = np.array(start.params["w"])
     error = batch["x"] @ before - batch["y"]
     grad = 2 * (batch["weight"] * error) @ batch["x"] / 3
-    np.testing.assert_allclose(state.params["w"], before - LEARNING_RATE * grad, rtol=1e-5)
+    np.testing.assert_allclose(state.params["w"], before - 0.5 * grad, rtol=1e-5)
     np.testing.assert_allclose(sums["grad_norm"], np.linalg.norm(grad), rtol=1e-5)
     np.testing.assert_allclose(sums["loss"], (batch["weight"] * error**2).sum(), rtol=1e-5)
     assert sums["weight"] == 3
@@ -62,11 +55,9 @@ def test_the_gradient_is_that_of_the_weighted_mean(batch):
 
 
 @pytest.mark.parametrize("accumulation_steps", [2, 3, 6])
-def test_micro_batches_of_unequal_weight_equal_one_large_batch(batch, accumulation_steps):
-    (whole, make_state), (parts, _) = sgd_step(), sgd_step(accumulation_steps=accumulation_steps)
-    (state, sums), (expected, expected_sums) = (
-        step(linear_state(make_state), batch) for step in (parts, whole)
-    )
+def test_micro_batches_of_unequal_weight_equal_one_large_batch(batch, start, accumulation_steps):
+    state, sums = jit_step(accumulation_steps=accumulation_steps)(start, batch)
+    expected, expected_sums = jit_step()(start, batch)
     np.testing.assert_allclose(state.params["w"], expected.params["w"], rtol=1e-5)
     for name in ("loss", "weight", "grad_norm"):
         np.testing.assert_allclose(sums[name], expected_sums[name], rtol=1e-5)
@@ -74,43 +65,37 @@ def test_micro_batches_of_unequal_weight_equal_one_large_batch(batch, accumulati
 
 
 @pytest.mark.parametrize("accumulation_steps", [1, 2])
-def test_a_batch_in_which_nothing_counts_has_gradient_zero(batch, accumulation_steps):
-    step, make_state = sgd_step(accumulation_steps=accumulation_steps)
-    state = linear_state(make_state)
-    after, sums = step(state, batch | {"weight": np.zeros(6, np.float32)})
-    np.testing.assert_array_equal(after.params["w"], state.params["w"])
+def test_a_batch_in_which_nothing_counts_has_gradient_zero(batch, start, accumulation_steps):
+    step = jit_step(accumulation_steps=accumulation_steps)
+    after, sums = step(start, batch | {"weight": np.zeros(6, np.float32)})
+    np.testing.assert_array_equal(after.params["w"], start.params["w"])
     assert sums["weight"] == sums["loss"] == sums["grad_norm"] == 0
 
 
-def test_each_step_and_micro_batch_has_its_own_key(batch):
-    step, make_state = sgd_step()
-    start = linear_state(make_state)
+def test_each_step_and_micro_batch_has_its_own_key(batch, start):
+    step = jit_step()
     second, first_sums = step(start, batch)
     _, second_sums = step(second, batch)
     _, again_sums = step(start, batch)
     assert first_sums["draw"] == again_sums["draw"] != second_sums["draw"]
     np.testing.assert_array_equal(second.rng, start.rng)
-
-    step, _ = sgd_step(accumulation_steps=2)
-    _, sums = step(start, batch)
+    _, sums = jit_step(accumulation_steps=2)(start, batch)
     # Equal draws d, d would have a sum of squares of (d + d)^2 / 2.
     assert not np.isclose(sums["draw_squared"], sums["draw"] ** 2 / 2, rtol=1e-3)
 
 
-def test_the_moving_average_follows_the_parameters_that_train(batch):
-    decay = 0.6
-    optimizer = optax.sgd(LEARNING_RATE / 10)
-    plain = jit_step(squared_error, optimizer)
-    averaging = jit_step(squared_error, optimizer, ema_decay=decay)
-    start = {"w": jnp.array([0.5, -1.0, 2.0])}
-    alone = TrainState.create(start, optimizer, jax.random.key(3))
-    state = TrainState.create(start, optimizer, jax.random.key(3), keeps_average=True)
-    expected = np.array(start["w"])
+def test_the_moving_average_follows_the_parameters_that_train(batch, start):
+    optimizer = optax.sgd(0.05)
+    plain = jit_step(optimizer=optimizer)
+    averaging = jit_step(optimizer=optimizer, ema_decay=0.6)
+    alone = start
+    state = TrainState.create(start.params, optimizer, jax.random.key(3), keeps_average=True)
+    expected = np.array(start.params["w"])
     for n in range(1, 20):
         alone, _ = plain(alone, batch)
         state, _ = averaging(state, batch)
         np.testing.assert_allclose(state.live["w"], alone.params["w"], rtol=1e-6)
-        weight = min(decay, (1 + n) / (10 + n))
+        weight = min(0.6, (1 + n) / (10 + n))
         expected = weight * expected + (1 - weight) * np.array(alone.params["w"])
         np.testing.assert_allclose(state.params["w"], expected, rtol=1e-5)
     assert not np.allclose(state.params["w"], state.live["w"], rtol=1e-3)
