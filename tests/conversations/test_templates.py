@@ -2,6 +2,7 @@
 """Jinja templates, rendered by the library that transformers uses. Chat templates of published
 models: translations, recognition, and the sandbox for others."""
 
+import dataclasses
 import gzip
 import json
 from functools import partial
@@ -44,7 +45,10 @@ def environment():
     return jinja2.sandbox.ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)
 
 
-@pytest.mark.parametrize("template", [*TEMPLATES.values(), OWN])
+EMPTY_SYSTEM = dataclasses.replace(TEMPLATES["chatml"], default_system="")
+
+
+@pytest.mark.parametrize("template", [*TEMPLATES.values(), OWN, EMPTY_SYSTEM])
 def test_the_jinja_template_renders_the_same_text(environment, template):
     jinja = environment.from_string(chat_template(template))
     for drawn in DRAWN:

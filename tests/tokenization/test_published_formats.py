@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 import sentencepiece
 import tokenizers
+from tokenizers import decoders
 
-from tests.tokenization.conftest import MADE
+from tests.tokenization.conftest import MADE, byte_level
 from transformer_jax.tokenization import Frame
 from transformer_jax.tokenization.published import PublishedTokenizer, import_tokenizer
 from transformer_jax.tokenization.subword_sampling import UnigramSampling
@@ -57,6 +58,18 @@ def test_words_begin_where_they_do_though_a_letter_is_byte_level_bpes_space(
     tokenizer = PublishedTokenizer(import_tokenizer(tmp_path, "source"))
     ids = tokenizer_of(name, "source").encode("the old dog walks")
     assert tokenizer.starts_word(ids) == tokenizer_of(name, "source").starts_word(ids)
+
+
+@pytest.mark.parametrize("decoder", [None, decoders.Sequence([decoders.ByteLevel()])])
+def test_words_of_byte_level_bpe_begin_at_spaces_whatever_decodes_it(tmp_path, decoder):
+    tokenizer = byte_level(["</s>"])
+    content = json.loads(tokenizer.to_str())
+    content["decoder"] = decoder and json.loads(decoder.__getstate__())
+    (tmp_path / "tokenizer.json").write_text(json.dumps(content))
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"eos_token": "</s>"}))
+    published = PublishedTokenizer(import_tokenizer(tmp_path, "text"))
+    ids = [published.encode(text)[0] for text in ("x", "a", " man", "\n")]
+    assert published.starts_word([ids[0], *ids]) == [True, False, False, True, True]
 
 
 @EACH

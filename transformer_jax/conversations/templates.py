@@ -297,13 +297,16 @@ def chat_template(template: Template, adds_first_token: bool = False) -> str:
     Args:
       adds_first_token: start with `bos_token`, as `ChatTokenizer.adds_first_token` says.
     """
-    system = template.default_system if template.system is not None else None
+    defaults: list[str] = []  # without an input, and with one; a text may be empty
+    if template.system is not None and template.default_system is not None:
+        with_input = template.default_system_with_input or template.default_system
+        defaults = [template.default_system, with_input]
     values = {
         "turns": {role: template.markup(role) for role in template.roles},
         "begin": template.begin,
         "prompt": template.markup(ASSISTANT).prefix,
         "end": template.end,
-        "default_system": [system, template.default_system_with_input or system] if system else [],
+        "default_system": defaults,
         "trims": template.trims,
         "thinks": template.thinks,
         "adds_first_token": adds_first_token,

@@ -108,7 +108,9 @@ class HuggingFaceTokenizer(StoredTokenizer):
 def word_starts(tokenizer: tokenizers.Tokenizer) -> Callable[[str], bool]:
     """Function that returns True for a piece that begins a word: by the whitespace in it or, for
     WordPiece and others, as it does not continue a word."""
-    if isinstance(tokenizer.decoder, decoders.ByteLevel):
+    # Either may be a sequence of several, and a file may lack the decoder. A state is JSON.
+    steps = (tokenizer.pre_tokenizer, tokenizer.decoder)
+    if any(step is not None and b'"ByteLevel"' in step.__getstate__() for step in steps):
         return lambda piece: piece.startswith(WHITESPACE_PIECES)
     has_spaces = any(piece.startswith(SPACE) for piece in tokenizer.get_vocab())
     if has_spaces and not isinstance(tokenizer.model, models.WordPiece):

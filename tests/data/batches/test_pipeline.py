@@ -10,7 +10,12 @@ import numpy as np
 import pytest
 
 from tests.refusals import assert_refused
-from transformer_jax.data.batches.pipeline import describe_overlong, eval_batches, train_batches
+from transformer_jax.data.batches.pipeline import (
+    BatchIterator,
+    describe_overlong,
+    eval_batches,
+    train_batches,
+)
 from transformer_jax.data.batches.windows import Windows, find_slices
 from transformer_jax.data.examples import Corpora
 
@@ -229,6 +234,16 @@ def test_a_mixture_of_slices_resumes_within_a_group_for_any_division(divisions):
         assert_equal(batch, {name: np.concatenate([part[name] for part in rows]) for name in batch})
     for share in shares:
         share.close()
+
+
+def test_a_group_that_failed_to_be_divided_is_packed_again(monkeypatch):
+    batches, expected = train(Pairs(50)), train(Pairs(50))
+    with monkeypatch.context() as patched:  # as if memory were short
+        patched.setattr(BatchIterator, "_split_groups", lambda streams, groups: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            next(batches)
+    assert_equal(next(batches), next(expected))
+    assert batches.get_state() == expected.get_state()
 
 
 def test_starting_early_does_not_change_the_batches():

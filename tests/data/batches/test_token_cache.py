@@ -165,6 +165,24 @@ def test_helpers_encode_parts_of_a_long_text(folder, monkeypatch):
     assert multiprocessing.active_children() == []
 
 
+def test_a_part_is_read_where_the_parts_are_joined_alone(folder, monkeypatch):
+    """Not by each process that encodes others: all would read all parts."""
+    made = []
+    part = token_cache._Encoding._part
+
+    def record(encoding, number):
+        made.append(number)
+        return part(encoding, number)
+
+    monkeypatch.setattr(token_cache._Encoding, "_part", record)
+    with monkeypatch.context() as patched:
+        patched.setattr(token_cache._Encoding, "_join", lambda encoding, file: 1 / 0)
+        for _ in range(2):
+            with pytest.raises(ZeroDivisionError):
+                read_or_encode(folder, Bytes())
+    assert sorted(made) == list(range(len(made))) and len(made) > 1
+
+
 def test_a_damaged_stream_or_part_is_encoded_again(folder, monkeypatch):
     """Damage of all kinds: `tests/runtime/test_files.py`."""
     with monkeypatch.context() as patched:  # as if it were killed before it joins them

@@ -126,9 +126,11 @@ class BatchIterator:
         returned = next(iter(self._state.values()))["handed_out"]  # the same for each stream
         with contextlib.closing(pack(starts)) as packed:
             for groups in packed:
+                batches = self._split_groups(groups)[returned:]
                 if not returned:  # else resumed within these groups
                     self._begin(groups)
-                for batch in self._split_groups(groups)[returned:]:
+                while batches:
+                    batch = batches.pop(0)  # in memory no longer than until the next one
                     for number, stream in enumerate(self._state.values()):
                         stream["handed_out"] += 1
                         first = number * self._stream_rows

@@ -205,13 +205,19 @@ class _Encoding:
         """Encodes all parts, in a random order: processes rarely encode the same one."""
         numbers = np.random.default_rng().permutation(self.num_parts)
         for i in tqdm(numbers, "tokens", unit="part", delay=BAR_AFTER_SECONDS, disable=None):
-            self._part(i)
+            # Reading a part verifies it, which `_join` does once. Here every process would read all
+            # parts of the others.
+            if not self._part_path(i).exists():
+                self._part(i)
+
+    def _part_path(self, number: int) -> Path:
+        return self.folder / "parts" / f"{number:05}"
 
     def _part(self, number: int) -> np.ndarray:
         """Sizes of a range of documents, then each document with a separator after it, int32."""
-        path = self.folder / "parts" / f"{number:05}"
         encode = functools.partial(self._encode_part, number)
-        return np.frombuffer(remake(path, self.folder.name, encode), np.int32)
+        content = remake(self._part_path(number), self.folder.name, encode)
+        return np.frombuffer(content, np.int32)
 
     def _range(self, number: int) -> range:
         count = len(self.documents)
