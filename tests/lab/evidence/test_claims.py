@@ -42,11 +42,11 @@ def compiled_programs_stay(monkeypatch):
     monkeypatch.setattr(jax, "clear_caches", lambda: None)
 
 
-def drawn(gap, deviation=0.1):
+def drawn(gap):
     """Claim on drawn numbers whose second row is worse by `gap`."""
 
     def experiment(seed):
-        return tuple(np.random.default_rng(seed).normal((0.0, gap), deviation))
+        return tuple(np.random.default_rng(seed).normal((0.0, gap), 0.1))
 
     return tj.Claim("It is lower.", ROWS, experiment=experiment, metric="number", smallest=0.05)
 
@@ -77,15 +77,11 @@ def test_a_better_value_may_be_higher_and_a_row_that_diverges_is_the_worse_one(t
 @pytest.fixture(scope="module")
 def trained_claim(tiny_language_model, tmp_path_factory):
     """Verdict of a claim whose rows are trained, and its workdir."""
-    base = tiny_language_model | {"train.num_steps": 24, "eval.every_steps": 24}
-    claim = tj.Claim(
-        "A learning rate helps.",
-        {"learns": {}, "hardly": {"optimizer.learning_rate": 1e-9}},
-        config="quickstart",
-        base=base | {"checkpoint.every_steps": 24},
-        looks=(2,),
-        smallest=1e-4,
-    )
+    steps = ("train.num_steps", "eval.every_steps", "checkpoint.every_steps")
+    base = tiny_language_model | dict.fromkeys(steps, 24)
+    rows = {"learns": {}, "hardly": {"optimizer.learning_rate": 1e-9}}
+    fields = dict(config="quickstart", base=base, looks=(2,), smallest=1e-4)
+    claim = tj.Claim("A learning rate helps.", rows, **fields)
     workdir = tmp_path_factory.mktemp("claims") / "claim"
     return claim, workdir, tj.decide(claim, workdir, progress=False).record
 
@@ -240,8 +236,7 @@ def test_a_verdict_is_out_of_date_if_code_config_or_data_change(checked, monkeyp
     texts["train"].unlink()
     fingerprints.of_row.cache_clear()
     found = check_claim(verdict, claim)
-    assert not found.changed
-    assert str(texts["train"]) in str(found)
+    assert not found.changed and str(texts["train"]) in str(found)
     for path in texts.values():
         path.write_text(TEXT)
     fingerprints.of_row.cache_clear()

@@ -41,7 +41,7 @@ def runs(trained_workdir, tmp_path_factory):
             ]
             (seed / "metrics.jsonl").write_text("".join(f"{json.dumps(r)}\n" for r in records))
         write_outputs(folder / name / "seed_0", OUTPUTS[name])
-    change_config(folder / "better" / "seed_0", "train", "label_smoothing", 0.3)
+    change_config(folder / "better" / "seed_0", "train", label_smoothing=0.3)
     return folder
 
 
@@ -54,9 +54,9 @@ def write_outputs(workdir, outputs, sources=("a dog", "a cat"), step=30, **made_
     write_predictions(path, examples, [Prediction(output, -1.0) for output in outputs], origin)
 
 
-def change_config(workdir, section, field, value):
+def change_config(workdir, section=None, **fields):
     config = json.loads((workdir / "config.json").read_text())
-    config[section][field] = value
+    (config[section] if section else config).update(fields)
     (workdir / "config.json").write_text(json.dumps(config))
 
 
@@ -95,8 +95,7 @@ def test_runs_of_the_same_seeds_are_pairs(copies):
         path.write_text(f'{{"step": 30, "split": "valid", "loss": {loss}, "train_loss": 0.0}}\n')
     (test,) = tj.compare(copies / "base", copies / "better", metrics=["loss"]).tests
     assert test.difference.test == "paired t"
-    path = copies / "better" / "seed_0" / "config.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"seed": 7}))
+    change_config(copies / "better" / "seed_0", seed=7)
     (test,) = tj.compare(copies / "base", copies / "better", metrics=["loss"]).tests
     assert test.difference.test == "Welch"
 
@@ -120,7 +119,6 @@ def test_a_seed_that_diverged_is_the_worst_or_told(copies, show):
 
 def test_outputs_that_were_made_otherwise_are_left_out_and_told(copies, caplog):
     base, better = (copies / name / "seed_0" for name in LOSSES)
-    beside = better / "predictions" / "test-30.json"
 
     def note(**made_by):
         write_outputs(better, OUTPUTS["better"], **made_by)
@@ -128,17 +126,15 @@ def test_outputs_that_were_made_otherwise_are_left_out_and_told(copies, caplog):
         assert found.record["over_examples"] == [] == list(found.record["outputs"])
         return found.notes[-1]
 
-    cases = {
+    search = {"beam_size": 4, "temperature": 1.0}
+    for words, made_by in {
         "are of another checkpoint of step 30": {"checkpoint": "SHA-256 0"},
         "average of the outputs is None and 2": {"average": 2},
         "changed of the outputs is {} and {'model.d_model': 8}": {"changed": {"model.d_model": 8}},
-        "decode.temperature of the outputs is None and 1.0": {
-            "search": {"beam_size": 4, "temperature": 1.0}
-        },
-    }
-    for words, made_by in cases.items():
+        "decode.temperature of the outputs is None and 1.0": {"search": search},
+    }.items():
         assert words in note(**made_by) and "evaluate --split=test again" in note(**made_by)
-    beside.unlink()
+    (better / "predictions" / "test-30.json").unlink()
     assert "do not say what made them" in tj.compare(base, better).notes[-1]
     for path in better.glob("predictions/test-30.*"):
         path.unlink()
@@ -147,7 +143,7 @@ def test_outputs_that_were_made_otherwise_are_left_out_and_told(copies, caplog):
 
 def test_outputs_of_each_runs_own_search_and_of_best_checkpoints_are_compared(copies, monkeypatch):
     base, better = (copies / name / "seed_0" for name in LOSSES)
-    change_config(better, "decode", "beam_size", 2)
+    change_config(better, "decode", beam_size=2)
     write_outputs(better, OUTPUTS["better"], search={"beam_size": 2})
     found = tj.compare(base, better)
     assert found.record["over_examples"] and found.record["outputs"]["better/seed_0"]["step"] == 30
@@ -194,13 +190,10 @@ def test_the_loss_per_example_is_compared(runs, tmp_path):
 
 def test_runs_with_components_of_the_users_own_are_compared(copies, tmp_path):
     module = tmp_path / "mine.py"
-    lines = [
-        "from transformer_jax.nn.feed_forward import ACTIVATIONS",
-        "@ACTIVATIONS.register('mine')",
-    ]
-    module.write_text("\n".join([*lines, "def mine(x):", "    return abs(x)", ""]))
+    registry = "from transformer_jax.nn.feed_forward import ACTIVATIONS"
+    module.write_text(f"{registry}\nACTIVATIONS.register('mine', abs)\n")
     for seed in (copies / "better").glob("seed_*"):
-        change_config(seed, "model", "activation", "mine")
+        change_config(seed, "model", activation="mine")
     with forgetting_modules():
         found = tj.compare(copies / "base", copies / "better", modules=module)
     assert found.record["differing"]["model.activation"] == ("relu", "mine")
@@ -214,13 +207,13 @@ def test_what_cannot_be_compared_is_refused(copies, monkeypatch):
     path = copies / "short.txt"
     lines = Path(config["data"]["valid_source"]).read_text().splitlines(keepends=True)
     path.write_text("".join(lines[:-1]))
-    for side in ("source", "target"):
-        change_config(shorter, "data", f"valid_{side}", str(path))
-    change_config(better / "seed_0", "data", "valid_source", "renamed.txt")  # the same content
+    change_config(shorter, "data", valid_source=str(path), valid_target=str(path))
+    change_config(better / "seed_0", "data", valid_source="renamed.txt")  # the same content
     assert "loss" in tj.compare(base, better).values
-    change_config(other_data, "data", "max_source_length", 9)
+    change_config(other_data, "data", max_source_length=9)
     write_outputs(other_examples, OUTPUTS["better"], sources=("a dog", "a cow"))
     compared = {"base": first, "better": shorter}
+    of_valid = lambda: compare_losses(compared, "valid", True)  # noqa: E731
     assert_refused(
         {
             "at least two": lambda: tj.compare(base),
@@ -229,9 +222,7 @@ def test_what_cannot_be_compared_is_refused(copies, monkeypatch):
             "validated on the same examples": lambda: tj.compare(base, other_data),
             "other examples": lambda: tj.compare(base, other_examples),
             "'blue'; did": lambda: tj.compare(base, better, metrics=["blue"]),
-            "base and better have other examples in valid": (
-                lambda: compare_losses(compared, "valid", True)
-            ),
+            "base and better have other examples in valid": of_valid,
         }
     )
     monkeypatch.setattr(sentencepiece.SentencePieceTokenizer, "decode", lambda *_: "other")
