@@ -15,7 +15,6 @@ from tests.refusals import assert_refused
 from transformer_jax.cli.main import main
 from transformer_jax.lab.evidence import claims, fingerprints, verdicts
 from transformer_jax.lab.evidence.claims import check_claim, load_claim
-from transformer_jax.lab.evidence.verdicts import read_verdict
 from transformer_jax.lab.sweeps import row_training
 from transformer_jax.lab.sweeps.tables import Row
 from transformer_jax.runs import provenance
@@ -61,7 +60,7 @@ def test_seeds_are_added_until_it_is_decided(gap, verdict, seeds, tmp_path):
     assert [len(values) for values in found["values"].values()] == [seeds, seeds]
     low, high = found["interval"]
     assert low < found["difference"] < high
-    assert read_verdict(tmp_path / "claim" / "verdict.json") == found
+    assert verdicts.read_verdict(tmp_path / "claim" / "verdict.json") == found
 
 
 def test_a_better_value_may_be_higher_and_a_row_that_diverges_is_the_worse_one(tmp_path):
@@ -104,7 +103,7 @@ def test_trained_rows_are_decided_once_and_named_by_digests(trained_claim, tmp_p
     losses, perplexities = before["values"], found["values"]
     for row, values in losses.items():
         assert list(map(math.exp, values)) == pytest.approx(perplexities[row], rel=1e-3)
-    assert read_verdict(copy / "verdict.json") == before  # beside other.verdict.json
+    assert verdicts.read_verdict(copy / "verdict.json") == before  # beside other.verdict.json
     assert found["command"] == "transformer_jax claim other --workdir=DIR"
 
     measure = {"late": lambda run: run.step, "early": lambda run: run.step - 1 - run.config.seed}
@@ -305,7 +304,7 @@ def test_shipped_claims_are_loaded_and_have_verdicts_with_fingerprints(trained_c
     shipped = {name: load_claim(name) for name in shipped_files("claim")}
     assert shipped and all(claim.statement.endswith(".") for claim in shipped.values())
     _, _, verdict = trained_claim
-    recorded = {path.stem: read_verdict(path) for path in verdicts.recorded_verdicts()}
+    recorded = {path.stem: verdicts.read_verdict(path) for path in verdicts.recorded_verdicts()}
     assert recorded.keys() == shipped.keys()
     for name, found in recorded.items():
         parts = {part.partition(" of ")[0] for part in found["digests"]}

@@ -11,12 +11,11 @@ import numpy as np
 import pytest
 
 import transformer_jax as tj
-from tests.conftest import forgetting_modules
+from tests.conftest import forgetting_modules, records_of, write_records
 from tests.refusals import assert_refused
 from transformer_jax.cli.main import main
 from transformer_jax.data.sources import open_split
 from transformer_jax.lab.evidence import comparison
-from transformer_jax.lab.evidence.comparison import compare_losses, comparison_page
 from transformer_jax.tasks.interface import Prediction
 from transformer_jax.tokenization import sentencepiece
 from transformer_jax.training.evaluation import write_predictions
@@ -39,7 +38,7 @@ def runs(trained_workdir, tmp_path_factory):
                 for step in (10, 30)
                 for split in ("train", "valid")
             ]
-            (seed / "metrics.jsonl").write_text("".join(f"{json.dumps(r)}\n" for r in records))
+            write_records(seed, *records)
         write_outputs(folder / name / "seed_0", OUTPUTS[name])
     change_config(folder / "better" / "seed_0", "train", label_smoothing=0.3)
     return folder
@@ -91,8 +90,8 @@ def test_it_says_what_differs_and_whether_the_metrics_do(runs):
 
 def test_runs_of_the_same_seeds_are_pairs(copies):
     for number, loss in enumerate((2.0, 2.15, 1.85)):  # differences that do not tie
-        path = copies / "better" / f"seed_{number}" / "metrics.jsonl"
-        path.write_text(f'{{"step": 30, "split": "valid", "loss": {loss}, "train_loss": 0.0}}\n')
+        record = {"step": 30, "split": "valid", "loss": loss, "train_loss": 0.0}
+        write_records(copies / "better" / f"seed_{number}", record)
     (test,) = tj.compare(copies / "base", copies / "better", metrics=["loss"]).tests
     assert test.difference.test == "paired t"
     change_config(copies / "better" / "seed_0", seed=7)
@@ -102,17 +101,17 @@ def test_runs_of_the_same_seeds_are_pairs(copies):
 
 def test_a_seed_that_diverged_is_the_worst_or_told(copies, show):
     """One that trained beside others has records without a loss; alone, it has no later ones."""
-    path = copies / "better" / "seed_2" / "metrics.jsonl"
-    lines = path.read_text().splitlines(keepends=True)
+    seed = copies / "better" / "seed_2"
+    records = records_of(seed)
     last = {"step": 30, "split": "valid", "loss": None, "train_loss": None}
-    path.write_text("".join(lines[:-1]) + f"{json.dumps(last)}\n")
+    write_records(seed, *records[:-1], last)
     found = tj.compare(copies / "base", copies / "better")
     assert list(found.values) == ["loss"] and math.isnan(found.values["loss"]["better"][2])
     assert found.tests[0].difference.test == "rank permutation"
     assert "different steps" not in " ".join(found.notes)
-    page = show(comparison_page(found))  # its interval has no ends
+    page = show(comparison.comparison_page(found))  # its interval has no ends
     assert not page.complaints() and "? undecided" in page.texts(".verdict")[0]
-    path.write_text("".join(lines[:2]))
+    write_records(seed, *records[:2])
     found = tj.compare(copies / "base", copies / "better")
     assert "diverged or were stopped are (base: [30]; better: [10, 30])" in found.notes[0]
 
@@ -213,7 +212,7 @@ def test_what_cannot_be_compared_is_refused(copies, monkeypatch):
     change_config(other_data, "data", max_source_length=9)
     write_outputs(other_examples, OUTPUTS["better"], sources=("a dog", "a cow"))
     compared = {"base": first, "better": shorter}
-    of_valid = lambda: compare_losses(compared, "valid", True)  # noqa: E731
+    of_valid = lambda: comparison.compare_losses(compared, "valid", True)  # noqa: E731
     assert_refused(
         {
             "at least two": lambda: tj.compare(base),
@@ -226,7 +225,7 @@ def test_what_cannot_be_compared_is_refused(copies, monkeypatch):
         }
     )
     monkeypatch.setattr(sentencepiece.SentencePieceTokenizer, "decode", lambda *_: "other")
-    changed = lambda: compare_losses({"base": first}, "valid", False)  # noqa: E731
+    changed = lambda: comparison.compare_losses({"base": first}, "valid", False)  # noqa: E731
     assert_refused({"of base changes text": changed})
 
 
@@ -249,7 +248,7 @@ def test_the_verb_prints_and_writes_a_page(runs, tmp_path, capsys):
 
 
 def test_a_page_shows_intervals_and_examples(runs, show):
-    page = show(comparison_page(tj.compare(runs / "base", runs / "better")))
+    page = show(comparison.comparison_page(tj.compare(runs / "base", runs / "better")))
     assert not page.complaints()
     assert "loss" in page.texts("#seeds th") and "≠ differs" in page.texts(".verdict")
     losses = page.texts("#values td")

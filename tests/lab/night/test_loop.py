@@ -4,6 +4,7 @@
 import json
 import math
 import os
+from functools import partial
 from unittest.mock import Mock
 
 import numpy as np
@@ -334,19 +335,13 @@ def test_what_cannot_begin_or_continue_is_one_line(night, drawn, tmp_path, monke
     number = iter(range(100))
 
     def starts(**fields):
-        folder = write_night(tmp_path / str(next(number)), **fields)
-
-        def run():
-            monkeypatch.setattr(loop, "run_job", run_here)
-            decided(folder)
-
-        return run
+        return partial(decided, write_night(tmp_path / str(next(number)), **fields))
 
     def continues(content=ledger, **fields):
-        folder = write_night(tmp_path / f"copy{next(number)}", **fields)
+        folder = write_night(tmp_path / str(next(number)), **fields)
         (folder / "ledger.jsonl").write_text(content)
         (folder / ".ledger.jsonl.lock").write_text((night / ".ledger.jsonl.lock").read_text())
-        return lambda: decided(folder)
+        return partial(decided, folder)
 
     continues(budget={"seconds": 5})()
     assert_refused(
@@ -356,6 +351,11 @@ def test_what_cannot_begin_or_continue_is_one_line(night, drawn, tmp_path, monke
             "optimizer.learning_rate was 0.1": continues(base=rate(0.2)),
             "edited (line": continues(ledger.replace('"promoted"', '"refused"')),
             "its last lines are missing": continues("".join(ledger.splitlines(True)[:-2])),
+        }
+    )
+    monkeypatch.setattr(loop, "run_job", run_here)
+    assert_refused(
+        {
             "no metric 'bleus'": starts(metric="bleus"),
             "fails its own oracles: causal": starts(),
             "there is no field smalest": starts(smalest=1),
