@@ -51,6 +51,7 @@ from transformer_jax import registry  # noqa: E402
 from transformer_jax.checkpoints.step_folder import step_folders  # noqa: E402
 from transformer_jax.data.config import DataConfig  # noqa: E402
 from transformer_jax.data.sources import open_split  # noqa: E402
+from transformer_jax.logs.records import to_json  # noqa: E402
 from transformer_jax.nn.parameters import PARAMETERS  # noqa: E402
 from transformer_jax.runs import user_modules  # noqa: E402
 from transformer_jax.runs.settings import DEFAULTS  # noqa: E402
@@ -111,6 +112,12 @@ def records_of(workdir, split=None):
     """Records of a run's metrics.jsonl; of a split, if one is named."""
     records = map(json.loads, (workdir / "metrics.jsonl").read_text().splitlines())
     return [record for record in records if split is None or record["split"] == split]
+
+
+def write_records(workdir, *records):
+    """Writes a run's metrics.jsonl, and the folder if it is not there."""
+    workdir.mkdir(parents=True, exist_ok=True)
+    (workdir / "metrics.jsonl").write_text("".join(f"{to_json(record)}\n" for record in records))
 
 
 def dotted(changes):

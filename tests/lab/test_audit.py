@@ -8,14 +8,13 @@ import shutil
 import pytest
 
 import transformer_jax as tj
-from tests.conftest import records_of
+from tests.conftest import records_of, write_records
 from tests.refusals import assert_refused
 from transformer_jax.checkpoints import manifest
 from transformer_jax.checkpoints.step_folder import write_score
 from transformer_jax.cli.main import main
 from transformer_jax.lab import audit as audits
-from transformer_jax.lab.audit import Audit, audit
-from transformer_jax.logs.records import chained, to_json
+from transformer_jax.logs.records import chained
 from transformer_jax.runs import provenance
 
 OF_LAST_SEGMENT = 0
@@ -25,10 +24,6 @@ OF_LAST_SEGMENT = 0
 @pytest.fixture
 def run(language_model_workdir, tmp_path):
     return shutil.copytree(language_model_workdir, tmp_path / "run")
-
-
-def write_records(run, lines):
-    (run / "metrics.jsonl").write_text("".join(f"{to_json(line)}\n" for line in lines))
 
 
 def flip_bit(run, step, item):
@@ -43,7 +38,7 @@ def test_what_was_edited_is_found_by_digests(run, language_model_workdir, capsys
     lines = records_of(run)
     lines[1]["loss"] *= 0.99
     del lines[3]
-    write_records(run, lines)
+    write_records(run, *lines)
     flip_bit(run, "15", "params")
     flip_bit(run, "30", "training")
     manifest.write_manifest(run / "checkpoints" / "30")
@@ -52,7 +47,7 @@ def test_what_was_edited_is_found_by_digests(run, language_model_workdir, capsys
     assert report.findings == [] and report.as_text().endswith("findings: 0")
     assert main(["audit", f"--workdir={run}"]) == 1
     printed = capsys.readouterr().out
-    report = audit(run)
+    report = audits.audit(run)
     assert printed == f"{report.as_text()}\n"
     expected = [
         *("line 2 or the one before it was altered", "line 4 or the one before it was altered"),
@@ -74,8 +69,8 @@ def test_a_record_with_new_digests_is_found_by_training_its_segment_again(run):
             line["loss"] = 0.99 * loss
         lines[i] = chained({name: line[name] for name in line if name != "sha256"}, before)
         before = lines[i]["sha256"]
-    write_records(run, lines)
-    report = audit(run, seed=OF_LAST_SEGMENT)
+    write_records(run, *lines)
+    report = audits.audit(run, seed=OF_LAST_SEGMENT)
     assert report.retrained == [(15, 30)] and report.same_machine
     place = "15 to 30: the record of train at step 20"
     said = f"loss is {0.99 * loss}; trained again: {loss}"
@@ -88,7 +83,7 @@ def test_another_step_is_found_whatever_the_number_of_cores(run, monkeypatch):
     (run / "config.json").write_text(json.dumps(config))
     machine = provenance.machine_provenance() | {"number of cores": "another"}
     monkeypatch.setattr(provenance, "machine_provenance", lambda: machine)
-    (finding,) = audit(run, seed=OF_LAST_SEGMENT).findings
+    (finding,) = audits.audit(run, seed=OF_LAST_SEGMENT).findings
     assert finding == "15 to 30: the compiled training step is not the recorded one"
 
 
@@ -97,7 +92,7 @@ def test_on_another_machine_losses_and_movements_may_differ_a_little(run, part, 
     monkeypatch.chdir(run.parent)
     machine = provenance.machine_provenance() | {part: "another"}
     monkeypatch.setattr(provenance, "machine_provenance", lambda: machine)
-    report = audit(run.name, seed=OF_LAST_SEGMENT)
+    report = audits.audit(run.name, seed=OF_LAST_SEGMENT)
     assert not report.same_machine and report.findings == [] and "to 2%" in report.as_text()
     first, last = (run / "checkpoints" / step for step in ("15", "30"))
     assert audits._compare_movements(last, last, first) == []
@@ -107,7 +102,7 @@ def test_on_another_machine_losses_and_movements_may_differ_a_little(run, part, 
 @pytest.mark.parametrize("count, drawn, altered", [(5, 2, 1), (5, 2, 3), (4, 1, 4), (3, 0, 1)])
 def test_the_chance_to_find_altered_segments_is_the_share_of_draws_with_one(count, drawn, altered):
     segments = [(i, i + 1) for i in range(count)]
-    report = Audit(segments, segments[:drawn], 0, True, [])
+    report = audits.Audit(segments, segments[:drawn], 0, True, [])
     draws = list(itertools.combinations(range(count), drawn))
     hits = sum(any(segment < altered for segment in draw) for draw in draws)
     assert report.probability(altered) == pytest.approx(hits / len(draws))
@@ -120,16 +115,17 @@ def test_a_run_that_cannot_be_audited_is_refused(run, tmp_path):
     new = shutil.copytree(run, tmp_path / "new")
     shutil.rmtree(new / "checkpoints")
     old = shutil.copytree(run, tmp_path / "old")
-    write_records(
-        old, [{k: v for k, v in line.items() if k != "sha256"} for line in records_of(run)]
-    )
+    lines = records_of(run)
+    for line in lines:
+        del line["sha256"]
+    write_records(old, *lines)
     (run / "metrics.jsonl").unlink()
     assert_refused(
         {
-            "was trained with others in one program": lambda: audit(alone),
-            "has no checkpoint to audit": lambda: audit(new),
-            "an earlier version trained the run": lambda: audit(old),
-            "has no metrics.jsonl to audit": lambda: audit(run),
-            "copy the run to one": lambda: audit("gs://bucket/run"),
+            "was trained with others in one program": lambda: audits.audit(alone),
+            "has no checkpoint to audit": lambda: audits.audit(new),
+            "an earlier version trained the run": lambda: audits.audit(old),
+            "has no metrics.jsonl to audit": lambda: audits.audit(run),
+            "copy the run to one": lambda: audits.audit("gs://bucket/run"),
         }
     )

@@ -8,11 +8,11 @@ from functools import partial
 import numpy as np
 import pytest
 
+from tests.conftest import write_records
 from tests.lab.analysis.drawn_attention import SOURCE, TARGET, drawn_attention
 from tests.refusals import assert_refused
 from transformer_jax.lab import plots
 from transformer_jax.lab.pictures import save_figure
-from transformer_jax.lab.plots import plot_attention
 from transformer_jax.nn.positions.absolute import sinusoids
 from transformer_jax.runs.config import read_settings
 
@@ -22,9 +22,9 @@ ODD = ["$x$", "$\\no_math$", "a\nb", "\x00", "\u2028", "<b>&", "\ud800", "", "</
 
 def test_attention_is_drawn_with_odd_tokens_as_text(tmp_path):
     odd = drawn_attention({"encoder": ODD, "decoder": TARGET}, heads=1)
-    save_figure(plot_attention(odd), tmp_path / "a.png")
+    save_figure(plots.plot_attention(odd), tmp_path / "a.png")
     assert (tmp_path / "a.png").read_bytes().startswith(PNG)
-    save_figure(plot_attention(odd, "encoder", 0), tmp_path / "a.svg")
+    save_figure(plots.plot_attention(odd, "encoder", 0), tmp_path / "a.svg")
     text = (tmp_path / "a.svg").read_text(encoding="utf-8")
     assert "<!-- $x$ -->" in text and "\x00" not in text
 
@@ -53,9 +53,8 @@ def test_a_config_is_drawn_with_the_positions_added_to_embeddings(tiny_config, t
 
 def test_seeds_of_a_run_are_one_curve(tmp_path):
     for seed in (1, 2):
-        folder = tmp_path / "run" / f"seed_{seed}"
-        folder.mkdir(parents=True)
-        (folder / "metrics.jsonl").write_text(f'{{"step": 1, "split": "train", "loss": {seed}}}\n')
+        record = {"step": 1, "split": "train", "loss": seed}
+        write_records(tmp_path / "run" / f"seed_{seed}", record)
     (line,) = plots.plot_runs([tmp_path / "run"]).axes[0].get_lines()
     assert list(line.get_ydata()) == [1.5]
 
@@ -82,12 +81,11 @@ def test_errors_of_the_last_scored_step_are_drawn(scored, tmp_path, kind):
 
 def test_what_cannot_be_drawn_is_refused(scored, trained_workdir, tmp_path):
     attention = drawn_attention({"encoder": SOURCE}, heads=1)
-    (tmp_path / "empty").mkdir()
-    (tmp_path / "empty" / "metrics.jsonl").write_text("[1]\n")
+    write_records(tmp_path / "empty", [1])
     shutil.copy(trained_workdir / "metrics.jsonl", tmp_path / "file")
     pair = {"source": "a", "target": "b", "output": "c", "score": -1.0}
     (scored / "predictions" / "train-12.jsonl").write_text(json.dumps(pair))
-    across = partial(plot_attention, attention, kind="cross")
+    across = partial(plots.plot_attention, attention, kind="cross")
     errors = partial(plots.plot_errors, scored, "worst")
     runs = plots.plot_runs([trained_workdir])
     assert_refused(

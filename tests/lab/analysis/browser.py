@@ -30,7 +30,8 @@ class Browser:
     def __init__(self, program, profile):
         # The browser reads commands from descriptor 3 and writes to 4.
         ends = [fcntl.fcntl(end, fcntl.F_DUPFD_CLOEXEC, 10) for end in (*os.pipe(), *os.pipe())]
-        reads, self._writes, self._reads, writes = ends
+        reads, commands, self._reads, writes = ends
+        self._commands = os.fdopen(commands, "wb")
         actions = [(os.POSIX_SPAWN_DUP2, reads, 3), (os.POSIX_SPAWN_DUP2, writes, 4)]
         log = str(Path(profile) / "log")
         actions.append((os.POSIX_SPAWN_OPEN, 2, log, os.O_WRONLY | os.O_CREAT, 0o600))
@@ -51,16 +52,13 @@ class Browser:
         message = {"id": number, "method": method, "params": params}
         if session:
             message["sessionId"] = session
-        self._write(json.dumps(message).encode() + b"\0")
+        self._commands.write(json.dumps(message).encode() + b"\0")
+        self._commands.flush()
         while (answer := self._next()).get("id") != number:
             self.events.append(answer)
         if "error" in answer:
             raise RuntimeError(f"{method}: {answer['error']}")
         return answer["result"]
-
-    def _write(self, data):
-        while data:
-            data = data[os.write(self._writes, data) :]
 
     def _next(self):
         while b"\0" not in self._read:
@@ -79,7 +77,7 @@ class Browser:
         return tab
 
     def close(self):
-        os.close(self._writes)
+        self._commands.close()
         os.close(self._reads)
         os.killpg(self._process, signal.SIGKILL)
         os.waitpid(self._process, 0)
@@ -137,9 +135,8 @@ class Tab:
 
     def complaints(self):
         """Console output, exceptions and blocked requests of the page."""
-        return self._events(
-            "Runtime.consoleAPICalled", "Runtime.exceptionThrown", "Log.entryAdded"
-        ) + self._events("Page.javascriptDialogOpening")
+        methods = ("Runtime.consoleAPICalled", "Runtime.exceptionThrown", "Log.entryAdded")
+        return self._events(*methods, "Page.javascriptDialogOpening")
 
     def requests(self):
         """Requested addresses, except the page's own."""

@@ -49,7 +49,6 @@ class Drawn:
 
 
 def reading_of(architecture, tokens=TOKENS):
-    """Model inputs of the tokens."""
     tokens = {stack: tokens[stack] for stack in STACKS[architecture]}
     inputs = sum((as_row(of_stack) for of_stack in tokens.values()), ())
     if architecture == "encoder_only":

@@ -2,6 +2,7 @@
 """Activations of packed rows and on request. (Their values: test_walk.py, by formulas.)"""
 
 import dataclasses
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -39,17 +40,11 @@ def test_a_sentence_in_a_packed_row_attends_as_alone(drawn):
 
 def test_asking_for_weights_disables_fused_attention(random_params, monkeypatch):
     drawn = draw(random_params, "decoder_only", num_layers=1)
-    asked = []
-    choose = fused_attention.choose_kernel
-
-    def noted(name, inputs, wanted):
-        asked.append(wanted.weights)
-        return choose(name, inputs, wanted)
-
-    monkeypatch.setattr(fused_attention, "choose_kernel", noted)
+    choose = Mock(wraps=fused_attention.choose_kernel)
+    monkeypatch.setattr(fused_attention, "choose_kernel", choose)
     for pattern in ("**.heads", "**.weights"):
         collect(drawn.model, drawn.params, drawn.reading, [pattern])
-    assert asked == [False, True]
+    assert [call.args[2].weights for call in choose.call_args_list] == [False, True]
 
 
 def test_queries_keys_and_values_are_collected_on_request(drawn):

@@ -17,7 +17,6 @@ HOSTILE = [
     *("مرحبا", "\u202eturned", "😀👩‍👩‍👧", "\"quoted' & &amp;", "{{7*7}}", "\\u003c", "\x00"),
     *("constructor", "__proto__", "\ud800", "long" * 60),
 ]
-LINES = ["\u2028", "\n", "a\nb"]
 
 
 @functools.cache
@@ -136,7 +135,6 @@ def test_a_long_text_opens_with_the_strongest_key_of_each_query(show):
 
 
 def predicting(stacks, what, *each):
-    """Drawn attention with predictions."""
     drawn = drawn_attention(stacks)
     predicted = [
         Predicted(position, tuple(map(Prediction, *zip(*outputs, strict=True))), gold)
@@ -207,7 +205,7 @@ def test_the_beam_view_says_why_hypotheses_were_dropped(tab):
 
 
 def test_texts_are_shown_literally_and_run_nothing(show):
-    tokens = HOSTILE + LINES
+    tokens = [*HOSTILE, "\u2028", "\n", "a\nb"]
     attention = drawn_attention({"encoder": tokens, "decoder": tokens}, layers=1, heads=2)
     attention = Attention({"source": HOSTILE[1]}, attention.tokens, attention.values)
     tab = show(attention_page(attention, HOSTILE[0]))

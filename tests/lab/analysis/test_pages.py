@@ -10,9 +10,6 @@ import numpy as np
 import pytest
 
 from transformer_jax.lab.analysis import pages
-from transformer_jax.lab.analysis.pages import frame
-
-DRAWN = "performance.mark('drawn')"
 
 
 @pytest.fixture
@@ -45,14 +42,14 @@ def test_data_comes_back_and_ends_no_script(page):
     assert kept.isascii() and "<" not in kept
     assert html.encode().decode() == html
     assert "<title>&lt;/title&gt;&lt;b&gt; ?</title>" in page(0, "</title><b> \ud800")
-    assert 'srcdoc="&lt;p title=&quot;&amp;amp;&quot;&gt;"' in frame('<p title="&amp;">')
+    assert 'srcdoc="&lt;p title=&quot;&amp;amp;&quot;&gt;"' in pages.frame('<p title="&amp;">')
     with pytest.raises(ValueError, match="not JSON compliant"):
         page({"a": float("nan")})
 
 
 def test_only_the_scripts_and_styles_that_it_was_written_with_work(page, browser, tmp_path):
     """No request, no other script, no event handler in HTML."""
-    files = {"a.css": "body { color: rgb(1, 2, 3) }", "a.js": DRAWN}
+    files = {"a.css": "body { color: rgb(1, 2, 3) }", "a.js": "performance.mark('drawn')"}
     files["body.html"] = '<p id="p" onclick="window.ran = 1">x</p>'
     path = tmp_path / "page.html"
     path.write_text(page(0, files=files))

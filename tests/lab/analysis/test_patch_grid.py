@@ -13,17 +13,6 @@ from transformer_jax.lab.analysis import patch_grid as grid
 from transformer_jax.models.patches import patched_model
 
 
-def one_by_one(drawn, pattern, change, measure, cells):
-    """Measures of the cells (layer, position), each of a model of its own."""
-    measures = []
-    for layer, position in cells:
-        value = change if np.ndim(change) == 0 else change[layer, position]
-        patches = {f"{pattern.replace('*', str(layer))}[{position}]": value}
-        model = patched_model(drawn.model, patches, drawn.hook_points)
-        measures.append(measure(drawn.logits(model)))
-    return measures
-
-
 def test_a_grid_equals_single_patches(random_params, monkeypatch):
     monkeypatch.setattr(grid, "CELLS", 6)  # 10 cells in two batches
     drawn = draw(random_params, "encoder_decoder")
@@ -44,19 +33,19 @@ def test_a_grid_equals_single_patches(random_params, monkeypatch):
     }
     for pattern, (measures, change, measure) in grids.items():
         assert measures.shape == (2, 5 if "encoder" in pattern else 4)
-        cells = ((0, 0), (1, 3))  # the second batch begins in layer 1
-        expected = one_by_one(drawn, pattern, change, measure, cells)
-        np.testing.assert_allclose([measures[cell] for cell in cells], expected, rtol=1e-4)
-    without_target = partial(grid.patch_grid, drawn.model, drawn.params, drawn.reading)
+        for layer, position in ((0, 0), (1, 3)):  # the second batch begins in layer 1
+            value = change if np.ndim(change) == 0 else change[layer, position]
+            patches = {f"{pattern.replace('*', str(layer))}[{position}]": value}
+            model = patched_model(drawn.model, patches, drawn.hook_points)
+            expected = measure(drawn.logits(model))
+            np.testing.assert_allclose(measures[layer, position], expected, rtol=1e-4)
+    by_heads = partial(patch, "encoder.**.weights", 0)
+    without = (drawn.model, drawn.params, drawn.reading, drawn.hook_points, "encoder.layer_*", 0)
     assert_refused(
         {
             "no hook point encoder.layr_*": partial(patch, "encoder.layr_*", 0),
-            "weights has no position first, but head, query": partial(
-                patch, "encoder.**.weights", 0
-            ),
+            "weights has no position first, but head, query": by_heads,
             "shape (2, 4, 16) does not fit": partial(patch, "encoder.layer_*", values[:, :4]),
-            "has no target; give a measure": partial(
-                without_target, drawn.hook_points, "encoder.layer_*", 0
-            ),
+            "has no target; give a measure": partial(grid.patch_grid, *without),
         }
     )

@@ -7,21 +7,20 @@ import functools
 import json
 import re
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from scipy.special import softmax
 
 from tests.lab.analysis import walk_oracle
+from tests.lab.analysis.drawn import reading_of
 from tests.lab.analysis.test_pages import unpack
-from transformer_jax.inference.model_inputs import ModelInputs, as_row
 from transformer_jax.lab.analysis.activations import collect
 from transformer_jax.lab.analysis.pages import inspect_command
 from transformer_jax.lab.analysis.walk import diagram, walk, walk_page
 from transformer_jax.lab.analysis.walk.step import parse_formula
-from transformer_jax.models.decoder_only import DecoderOnly
-from transformer_jax.models.encoder_decoder import EncoderDecoder
-from transformer_jax.models.encoder_only import EncoderOnly
+from transformer_jax.models import MODELS
 from transformer_jax.nn.config import TransformerConfig
 from transformer_jax.tokenization import DEFAULT_SPECIALS
 
@@ -34,63 +33,57 @@ MASK, SEPARATOR = 4, 5
 OF_BODY = {"num_heads": 4, "num_key_value_heads": 2, "positions": "alibi", "attention_window": 4}
 OF_BODY |= {"norm": "rms", "norm_placement": "sandwich", "logit_cap": 3.0, "activation": "silu"}
 OF_BODY |= {"gated_feed_forward": True, "feed_forward_bias": False, "num_layers": 1}
-DEFAULTS = {"gpt": DecoderOnly.defaults, "bert": EncoderOnly.defaults}
 
 
 def name_of(token):
     return f"<{token}>"
 
 
-class Vocabulary:
-    specials = dataclasses.replace(DEFAULT_SPECIALS, mask=MASK)
-
-    def pieces(self, ids):
-        return list(map(name_of, ids))
-
-
-def reading(stacks, *more, text=HOSTILE):
-    pieces = {stack: [HOSTILE, *map(name_of, row[1:])] for stack, row in stacks.items()}
-    texts = {"source": text, "target": "b"} if len(stacks) == 2 else {"text": text}
-    rows = [array for row in stacks.values() for array in as_row(row)]
-    return ModelInputs(texts, stacks, pieces, (*rows, *more))
+VOCABULARY = SimpleNamespace(
+    specials=dataclasses.replace(DEFAULT_SPECIALS, mask=MASK),
+    pieces=lambda ids: list(map(name_of, ids)),
+)
 
 
-def options(kind, **changes):
-    defaults = {name.partition(".")[2]: of for name, of in DEFAULTS.get(kind, {}).items()}
-    return TransformerConfig(**{**SIZES, **defaults, **changes})
+def build(architecture, **changes):
+    model = MODELS[architecture]
+    defaults = {name.partition(".")[2]: value for name, value in model.defaults.items()}
+    return model(TransformerConfig(**{**SIZES, **defaults, **changes}))
+
+
+def reading(architecture, tokens):
+    pieces = {stack: [HOSTILE, *map(name_of, row[1:])] for stack, row in tokens.items()}
+    texts = {"source": HOSTILE, "target": "b"} if len(tokens) == 2 else {"text": HOSTILE}
+    return dataclasses.replace(reading_of(architecture, tokens), texts=texts, pieces=pieces)
 
 
 SOURCE, TARGET, TEXT = [7, 9, 8, 3], [2, 11, 12, 7, 29], [6, 8, MASK, 9, SEPARATOR, 10, MASK, 11]
-
-
-def made(kind):
-    """A model, an example, and what the oracle makes of it, from parameters."""
-    if kind == "post":
-        config = options(kind, separator_id=SEPARATOR)
-        oracle = walk_oracle.encoder_decoder
-        return EncoderDecoder(config), reading({"encoder": SOURCE, "decoder": TARGET}), oracle
-    if kind == "bert":
-        config = options(kind, separator_id=SEPARATOR)
-        given = reading({"encoder": TEXT}, as_row(TEXT)[1])
-        return EncoderOnly(config), given, walk_oracle.encoder_only
-    config = options("gpt", **(OF_BODY if kind == "options" else {}))
-    return DecoderOnly(config), reading({"decoder": TEXT}), walk_oracle.decoder_only
-
-
-KINDS = ("post", "gpt", "options", "bert")
+EXAMPLES = {
+    "encoder_decoder": {"encoder": SOURCE, "decoder": TARGET},
+    "decoder_only": {"decoder": TEXT},
+    "encoder_only": {"encoder": TEXT},
+}
+KINDS = {
+    "post": ("encoder_decoder", {"separator_id": SEPARATOR}),
+    "gpt": ("decoder_only", {}),
+    "options": ("decoder_only", OF_BODY),
+    "bert": ("encoder_only", {"separator_id": SEPARATOR}),
+}
 
 
 @pytest.fixture(scope="module")
 def walked(random_params):
     """`walked(kind)`: of a kind of model its walk, and the oracle's values."""
 
-    def each(kind):
-        model, given, oracle = made(kind)
+    def walk_of(kind):
+        architecture, changes = KINDS[kind]
+        model = build(architecture, **changes)
+        given = reading(architecture, EXAMPLES[architecture])
         params = random_params(model, *given.inputs)["params"]
-        expected = oracle(model.config, params, *given.tokens.values())
-        return model, params, given, walk(model, params, given, Vocabulary()), expected
+        expected = getattr(walk_oracle, architecture)(model.config, params, *given.tokens.values())
+        return model, params, given, walk(model, params, given, VOCABULARY), expected
 
-    return functools.cache(each)
+    return functools.cache(walk_of)
 
 
 def check(walk, expected):
@@ -258,31 +251,23 @@ def test_formulas_become_trees():
     assert parse_formula('2x "if" y_a^b')[3] == ["mtext", "\u00a0if\u00a0"]
 
 
-def data_of(document):
-    (text,) = re.findall(r'<script type="application/json" id="data">(.*?)</script>', document)
-    return json.loads(text)
-
-
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_page_contains_the_numbers_of_the_walk(walked, kind):
     found = walked(kind)[3]
     document = walk_page(found, HOSTILE)
     assert "<b>" not in document and document.count("<script") == document.count("</script")
-    data = data_of(document)
+    (text,) = re.findall(r'<script type="application/json" id="data">(.*?)</script>', document)
+    data = json.loads(text)
     assert data["title"] == HOSTILE
     for step, shown in zip(found.steps, data["steps"], strict=True):
         indices = np.ix_(*(axis["shown"] for axis in shown["axes"]))
-        np.testing.assert_array_equal(
-            unpack(shown["values"]), step.values[indices].astype(np.float32)
-        )
+        values = step.values[indices].astype(np.float32)
+        np.testing.assert_array_equal(unpack(shown["values"]), values)
         assert [axis["size"] for axis in shown["axes"]] == list(step.values.shape)
         assert shown["explanation"] == step.explanation
         for axis in shown["axes"]:
             counted = list(range(len(axis["shown"])))
             assert axis["shown"] == counted or axis["name"] == "vocabulary entry"
-
-
-CELLS = "[...document.querySelectorAll('#numbers td')].map((cell) => Number(cell.textContent))"
 
 
 def test_a_page_in_the_browser(show, walked):
@@ -303,7 +288,8 @@ def test_a_page_in_the_browser(show, walked):
     tab.press(*["ArrowRight"] * step, "ArrowDown")
     tab.wait_for(f"document.getElementById('numbers').dataset.shown === '{step}.1'")
     weights = steps[step].values
-    np.testing.assert_allclose(tab.evaluate(CELLS), weights[1].ravel(), atol=6e-5)
+    cells = list(map(float, tab.texts("#numbers td")))
+    np.testing.assert_allclose(cells, weights[1].ravel(), atol=6e-5)
     tab.point("#numbers td")
     said, exact = text("status").rsplit(" ", 1)
     assert said.startswith("head 1, query 0")
@@ -369,10 +355,11 @@ def test_a_narrow_page_does_not_scroll_sideways(show, walked):
 def test_layers_that_a_walk_does_not_explain_show_their_output(random_params):
     """It shows only the output of linear attention and of sinks."""
     layers = "attention_layer=gated_delta | default | attention_layer=sinks"
-    config = options("gpt", layers=layers, num_layers=3, d_model=8, positions="rotary", d_ff=8)
-    model, given = DecoderOnly(config), reading({"decoder": TEXT[:3]})
+    sizes = {"num_layers": 3, "d_model": 8, "d_ff": 8}
+    model = build("decoder_only", layers=layers, positions="rotary", **sizes)
+    given = reading("decoder_only", {"decoder": TEXT[:3]})
     params = random_params(model, *given.inputs)["params"]
-    found = walk(model, params, given, Vocabulary())
+    found = walk(model, params, given, VOCABULARY)
     own = {step.group[1]: step for step in found.steps if step.kind == "sublayer"}
     assert [step.title for step in own.values()] == ["GatedDeltaNet", "SinkAttention"]
     assert list(own) == ["layer 0", "layer 2"]

@@ -15,7 +15,6 @@ from tests.refusals import assert_refused
 from transformer_jax.cli.main import main
 from transformer_jax.lab.evidence import claims, fingerprints, verdicts
 from transformer_jax.lab.evidence.claims import check_claim, load_claim
-from transformer_jax.lab.evidence.verdicts import read_verdict
 from transformer_jax.lab.sweeps import row_training
 from transformer_jax.lab.sweeps.tables import Row
 from transformer_jax.runs import provenance
@@ -42,11 +41,11 @@ def compiled_programs_stay(monkeypatch):
     monkeypatch.setattr(jax, "clear_caches", lambda: None)
 
 
-def drawn(gap, deviation=0.1):
+def drawn(gap):
     """Claim on drawn numbers whose second row is worse by `gap`."""
 
     def experiment(seed):
-        return tuple(np.random.default_rng(seed).normal((0.0, gap), deviation))
+        return tuple(np.random.default_rng(seed).normal((0.0, gap), 0.1))
 
     return tj.Claim("It is lower.", ROWS, experiment=experiment, metric="number", smallest=0.05)
 
@@ -61,7 +60,7 @@ def test_seeds_are_added_until_it_is_decided(gap, verdict, seeds, tmp_path):
     assert [len(values) for values in found["values"].values()] == [seeds, seeds]
     low, high = found["interval"]
     assert low < found["difference"] < high
-    assert read_verdict(tmp_path / "claim" / "verdict.json") == found
+    assert verdicts.read_verdict(tmp_path / "claim" / "verdict.json") == found
 
 
 def test_a_better_value_may_be_higher_and_a_row_that_diverges_is_the_worse_one(tmp_path):
@@ -77,15 +76,11 @@ def test_a_better_value_may_be_higher_and_a_row_that_diverges_is_the_worse_one(t
 @pytest.fixture(scope="module")
 def trained_claim(tiny_language_model, tmp_path_factory):
     """Verdict of a claim whose rows are trained, and its workdir."""
-    base = tiny_language_model | {"train.num_steps": 24, "eval.every_steps": 24}
-    claim = tj.Claim(
-        "A learning rate helps.",
-        {"learns": {}, "hardly": {"optimizer.learning_rate": 1e-9}},
-        config="quickstart",
-        base=base | {"checkpoint.every_steps": 24},
-        looks=(2,),
-        smallest=1e-4,
-    )
+    steps = ("train.num_steps", "eval.every_steps", "checkpoint.every_steps")
+    base = tiny_language_model | dict.fromkeys(steps, 24)
+    rows = {"learns": {}, "hardly": {"optimizer.learning_rate": 1e-9}}
+    fields = dict(config="quickstart", base=base, looks=(2,), smallest=1e-4)
+    claim = tj.Claim("A learning rate helps.", rows, **fields)
     workdir = tmp_path_factory.mktemp("claims") / "claim"
     return claim, workdir, tj.decide(claim, workdir, progress=False).record
 
@@ -108,7 +103,7 @@ def test_trained_rows_are_decided_once_and_named_by_digests(trained_claim, tmp_p
     losses, perplexities = before["values"], found["values"]
     for row, values in losses.items():
         assert list(map(math.exp, values)) == pytest.approx(perplexities[row], rel=1e-3)
-    assert read_verdict(copy / "verdict.json") == before  # beside other.verdict.json
+    assert verdicts.read_verdict(copy / "verdict.json") == before  # beside other.verdict.json
     assert found["command"] == "transformer_jax claim other --workdir=DIR"
 
     measure = {"late": lambda run: run.step, "early": lambda run: run.step - 1 - run.config.seed}
@@ -240,8 +235,7 @@ def test_a_verdict_is_out_of_date_if_code_config_or_data_change(checked, monkeyp
     texts["train"].unlink()
     fingerprints.of_row.cache_clear()
     found = check_claim(verdict, claim)
-    assert not found.changed
-    assert str(texts["train"]) in str(found)
+    assert not found.changed and str(texts["train"]) in str(found)
     for path in texts.values():
         path.write_text(TEXT)
     fingerprints.of_row.cache_clear()
@@ -310,7 +304,7 @@ def test_shipped_claims_are_loaded_and_have_verdicts_with_fingerprints(trained_c
     shipped = {name: load_claim(name) for name in shipped_files("claim")}
     assert shipped and all(claim.statement.endswith(".") for claim in shipped.values())
     _, _, verdict = trained_claim
-    recorded = {path.stem: read_verdict(path) for path in verdicts.recorded_verdicts()}
+    recorded = {path.stem: verdicts.read_verdict(path) for path in verdicts.recorded_verdicts()}
     assert recorded.keys() == shipped.keys()
     for name, found in recorded.items():
         parts = {part.partition(" of ")[0] for part in found["digests"]}

@@ -11,12 +11,11 @@ import numpy as np
 import pytest
 
 import transformer_jax as tj
-from tests.conftest import forgetting_modules
+from tests.conftest import forgetting_modules, records_of, write_records
 from tests.refusals import assert_refused
 from transformer_jax.cli.main import main
 from transformer_jax.data.sources import open_split
 from transformer_jax.lab.evidence import comparison
-from transformer_jax.lab.evidence.comparison import compare_losses, comparison_page
 from transformer_jax.tasks.interface import Prediction
 from transformer_jax.tokenization import sentencepiece
 from transformer_jax.training.evaluation import write_predictions
@@ -39,9 +38,9 @@ def runs(trained_workdir, tmp_path_factory):
                 for step in (10, 30)
                 for split in ("train", "valid")
             ]
-            (seed / "metrics.jsonl").write_text("".join(f"{json.dumps(r)}\n" for r in records))
+            write_records(seed, *records)
         write_outputs(folder / name / "seed_0", OUTPUTS[name])
-    change_config(folder / "better" / "seed_0", "train", "label_smoothing", 0.3)
+    change_config(folder / "better" / "seed_0", "train", label_smoothing=0.3)
     return folder
 
 
@@ -54,9 +53,9 @@ def write_outputs(workdir, outputs, sources=("a dog", "a cat"), step=30, **made_
     write_predictions(path, examples, [Prediction(output, -1.0) for output in outputs], origin)
 
 
-def change_config(workdir, section, field, value):
+def change_config(workdir, section=None, **fields):
     config = json.loads((workdir / "config.json").read_text())
-    config[section][field] = value
+    (config[section] if section else config).update(fields)
     (workdir / "config.json").write_text(json.dumps(config))
 
 
@@ -91,36 +90,34 @@ def test_it_says_what_differs_and_whether_the_metrics_do(runs):
 
 def test_runs_of_the_same_seeds_are_pairs(copies):
     for number, loss in enumerate((2.0, 2.15, 1.85)):  # differences that do not tie
-        path = copies / "better" / f"seed_{number}" / "metrics.jsonl"
-        path.write_text(f'{{"step": 30, "split": "valid", "loss": {loss}, "train_loss": 0.0}}\n')
+        record = {"step": 30, "split": "valid", "loss": loss, "train_loss": 0.0}
+        write_records(copies / "better" / f"seed_{number}", record)
     (test,) = tj.compare(copies / "base", copies / "better", metrics=["loss"]).tests
     assert test.difference.test == "paired t"
-    path = copies / "better" / "seed_0" / "config.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"seed": 7}))
+    change_config(copies / "better" / "seed_0", seed=7)
     (test,) = tj.compare(copies / "base", copies / "better", metrics=["loss"]).tests
     assert test.difference.test == "Welch"
 
 
 def test_a_seed_that_diverged_is_the_worst_or_told(copies, show):
     """One that trained beside others has records without a loss; alone, it has no later ones."""
-    path = copies / "better" / "seed_2" / "metrics.jsonl"
-    lines = path.read_text().splitlines(keepends=True)
+    seed = copies / "better" / "seed_2"
+    records = records_of(seed)
     last = {"step": 30, "split": "valid", "loss": None, "train_loss": None}
-    path.write_text("".join(lines[:-1]) + f"{json.dumps(last)}\n")
+    write_records(seed, *records[:-1], last)
     found = tj.compare(copies / "base", copies / "better")
     assert list(found.values) == ["loss"] and math.isnan(found.values["loss"]["better"][2])
     assert found.tests[0].difference.test == "rank permutation"
     assert "different steps" not in " ".join(found.notes)
-    page = show(comparison_page(found))  # its interval has no ends
+    page = show(comparison.comparison_page(found))  # its interval has no ends
     assert not page.complaints() and "? undecided" in page.texts(".verdict")[0]
-    path.write_text("".join(lines[:2]))
+    write_records(seed, *records[:2])
     found = tj.compare(copies / "base", copies / "better")
     assert "diverged or were stopped are (base: [30]; better: [10, 30])" in found.notes[0]
 
 
 def test_outputs_that_were_made_otherwise_are_left_out_and_told(copies, caplog):
     base, better = (copies / name / "seed_0" for name in LOSSES)
-    beside = better / "predictions" / "test-30.json"
 
     def note(**made_by):
         write_outputs(better, OUTPUTS["better"], **made_by)
@@ -128,17 +125,15 @@ def test_outputs_that_were_made_otherwise_are_left_out_and_told(copies, caplog):
         assert found.record["over_examples"] == [] == list(found.record["outputs"])
         return found.notes[-1]
 
-    cases = {
+    search = {"beam_size": 4, "temperature": 1.0}
+    for words, made_by in {
         "are of another checkpoint of step 30": {"checkpoint": "SHA-256 0"},
         "average of the outputs is None and 2": {"average": 2},
         "changed of the outputs is {} and {'model.d_model': 8}": {"changed": {"model.d_model": 8}},
-        "decode.temperature of the outputs is None and 1.0": {
-            "search": {"beam_size": 4, "temperature": 1.0}
-        },
-    }
-    for words, made_by in cases.items():
+        "decode.temperature of the outputs is None and 1.0": {"search": search},
+    }.items():
         assert words in note(**made_by) and "evaluate --split=test again" in note(**made_by)
-    beside.unlink()
+    (better / "predictions" / "test-30.json").unlink()
     assert "do not say what made them" in tj.compare(base, better).notes[-1]
     for path in better.glob("predictions/test-30.*"):
         path.unlink()
@@ -147,7 +142,7 @@ def test_outputs_that_were_made_otherwise_are_left_out_and_told(copies, caplog):
 
 def test_outputs_of_each_runs_own_search_and_of_best_checkpoints_are_compared(copies, monkeypatch):
     base, better = (copies / name / "seed_0" for name in LOSSES)
-    change_config(better, "decode", "beam_size", 2)
+    change_config(better, "decode", beam_size=2)
     write_outputs(better, OUTPUTS["better"], search={"beam_size": 2})
     found = tj.compare(base, better)
     assert found.record["over_examples"] and found.record["outputs"]["better/seed_0"]["step"] == 30
@@ -194,13 +189,10 @@ def test_the_loss_per_example_is_compared(runs, tmp_path):
 
 def test_runs_with_components_of_the_users_own_are_compared(copies, tmp_path):
     module = tmp_path / "mine.py"
-    lines = [
-        "from transformer_jax.nn.feed_forward import ACTIVATIONS",
-        "@ACTIVATIONS.register('mine')",
-    ]
-    module.write_text("\n".join([*lines, "def mine(x):", "    return abs(x)", ""]))
+    registry = "from transformer_jax.nn.feed_forward import ACTIVATIONS"
+    module.write_text(f"{registry}\nACTIVATIONS.register('mine', abs)\n")
     for seed in (copies / "better").glob("seed_*"):
-        change_config(seed, "model", "activation", "mine")
+        change_config(seed, "model", activation="mine")
     with forgetting_modules():
         found = tj.compare(copies / "base", copies / "better", modules=module)
     assert found.record["differing"]["model.activation"] == ("relu", "mine")
@@ -214,13 +206,13 @@ def test_what_cannot_be_compared_is_refused(copies, monkeypatch):
     path = copies / "short.txt"
     lines = Path(config["data"]["valid_source"]).read_text().splitlines(keepends=True)
     path.write_text("".join(lines[:-1]))
-    for side in ("source", "target"):
-        change_config(shorter, "data", f"valid_{side}", str(path))
-    change_config(better / "seed_0", "data", "valid_source", "renamed.txt")  # the same content
+    change_config(shorter, "data", valid_source=str(path), valid_target=str(path))
+    change_config(better / "seed_0", "data", valid_source="renamed.txt")  # the same content
     assert "loss" in tj.compare(base, better).values
-    change_config(other_data, "data", "max_source_length", 9)
+    change_config(other_data, "data", max_source_length=9)
     write_outputs(other_examples, OUTPUTS["better"], sources=("a dog", "a cow"))
     compared = {"base": first, "better": shorter}
+    of_valid = lambda: comparison.compare_losses(compared, "valid", True)  # noqa: E731
     assert_refused(
         {
             "at least two": lambda: tj.compare(base),
@@ -229,13 +221,11 @@ def test_what_cannot_be_compared_is_refused(copies, monkeypatch):
             "validated on the same examples": lambda: tj.compare(base, other_data),
             "other examples": lambda: tj.compare(base, other_examples),
             "'blue'; did": lambda: tj.compare(base, better, metrics=["blue"]),
-            "base and better have other examples in valid": (
-                lambda: compare_losses(compared, "valid", True)
-            ),
+            "base and better have other examples in valid": of_valid,
         }
     )
     monkeypatch.setattr(sentencepiece.SentencePieceTokenizer, "decode", lambda *_: "other")
-    changed = lambda: compare_losses({"base": first}, "valid", False)  # noqa: E731
+    changed = lambda: comparison.compare_losses({"base": first}, "valid", False)  # noqa: E731
     assert_refused({"of base changes text": changed})
 
 
@@ -258,7 +248,7 @@ def test_the_verb_prints_and_writes_a_page(runs, tmp_path, capsys):
 
 
 def test_a_page_shows_intervals_and_examples(runs, show):
-    page = show(comparison_page(tj.compare(runs / "base", runs / "better")))
+    page = show(comparison.comparison_page(tj.compare(runs / "base", runs / "better")))
     assert not page.complaints()
     assert "loss" in page.texts("#seeds th") and "≠ differs" in page.texts(".verdict")
     losses = page.texts("#values td")

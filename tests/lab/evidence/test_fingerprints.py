@@ -52,64 +52,43 @@ def scaled(method, index=0):
     return changed
 
 
-def another_order(source, seed):
-    return pipeline_order(source, seed + 1)
+def another_order(order):
+    return lambda source, seed: order(source, seed + 1)
 
 
-pipeline_order = pipeline.endless_order
-
-
-def stronger(*args):
-    return optax.chain(make_optimizer(*args), optax.scale(1.01))
-
-
-make_optimizer = build.make_optimizer
-TOKENS = {"order", "validation tokens"}
-CHANGES = {
-    "a learning rate": ({"overrides": {"optimizer.learning_rate": 0.5}}, {"step"}),
-    "a seed": ({"overrides": {"seed": 1}}, {"order", "initial parameters"}),
-    "the seed of the order": ({"overrides": {"data.order_seed": 5}}, {"order"}),
-    "a length": ({"overrides": {"data.max_length": 88}}, {"step", "evaluation"} | TOKENS),
-    "a tokenizer": (
-        {"overrides": {"tokenizer.normalization": "identity"}},
-        {"tokenizer of text"} | TOKENS,
-    ),
-    "all data": (
-        {"train": ["dog a 0 sees 0\n", *LINES[1:]], "valid": LINES[:19]},
-        {"training data", "validation data"} | TOKENS,
-    ),
-    "code of loss and order": (
-        [
-            (LanguageModeling, "loss", scaled),
-            (pipeline, "endless_order", lambda _: another_order),
-        ],
-        {"step", "evaluation", "order"},
-    ),
-    "code of initial parameters, metrics and optimizer": (
-        [
-            (LanguageModeling, "init", scaled),
-            (LanguageModeling, "metrics", scaled),
-            (build, "make_optimizer", lambda _: stronger),
-        ],
-        {"initial parameters", "metrics", "step"},
-    ),
-}
-"""Overrides and texts, or code that is replaced; and the parts that this changes."""
+def stronger(make_optimizer):
+    return lambda *args: optax.chain(make_optimizer(*args), optax.scale(1.01))
 
 
 def test_each_change_of_a_row_is_named(row, monkeypatch):
+    loss_and_order = {
+        (LanguageModeling, "loss"): scaled,
+        (pipeline, "endless_order"): another_order,
+    }
+    others = {(LanguageModeling, name): scaled for name in ("init", "metrics")}
+    others[build, "make_optimizer"] = stronger
+    tokens = {"order", "validation tokens"}
+    data = {"train": ["dog a 0 sees 0\n", *LINES[1:]], "valid": LINES[:19]}
     before = row()
-    differing = {}
-    for name, (change, _) in CHANGES.items():
+    failures = []
+    for overrides, texts, code, parts in (
+        ({"optimizer.learning_rate": 0.5}, {}, {}, {"step"}),
+        ({"seed": 1}, {}, {}, {"order", "initial parameters"}),
+        ({"data.order_seed": 5}, {}, {}, {"order"}),
+        ({"data.max_length": 88}, {}, {}, {"step", "evaluation"} | tokens),
+        ({"tokenizer.normalization": "identity"}, {}, {}, {"tokenizer of text"} | tokens),
+        ({}, data, {}, {"training data", "validation data"} | tokens),
+        ({}, {}, loss_and_order, {"step", "evaluation", "order"}),
+        ({}, {}, others, {"initial parameters", "metrics", "step"}),
+    ):
         with monkeypatch.context() as patch:
-            if isinstance(change, list):
-                for owner, attribute, changed in change:
-                    patch.setattr(owner, attribute, changed(getattr(owner, attribute)))
-                after = row()
-            else:
-                after = row(**change)
-        differing[name] = {part for part in before if before[part] != after[part]}
-    assert differing == {name: parts for name, (_, parts) in CHANGES.items()}
+            for (owner, attribute), changed in code.items():
+                patch.setattr(owner, attribute, changed(getattr(owner, attribute)))
+            after = row(overrides, **texts)
+        differing = {part for part in before if before[part] != after[part]}
+        if differing != parts:
+            failures.append((overrides, texts, code, differing))
+    assert not failures
 
 
 FACTOR = 2.0

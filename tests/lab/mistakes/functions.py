@@ -25,10 +25,6 @@ def attention(q, k, v, mask=None, factor=None, axis=-1):
     return soft(scores, axis) @ v
 
 
-def mask_after(q, k, v, mask):
-    return (soft(q @ np.swapaxes(k, -1, -2) / 2) * mask) @ v
-
-
 def mask_reversed(q, k, v, mask=None):
     return attention(q, k, v, None if mask is None else np.asarray(mask) == 0)
 
@@ -46,10 +42,6 @@ def mask_without_heads(q, k, v, mask):
     mask: [batch, queries, keys], True where a key is seen
     """
     return attention(q, k, v, mask)
-
-
-def in_half_precision(q, k, v):
-    return attention(*(x.astype(jnp.bfloat16) for x in (q, k, v))).astype(jnp.bfloat16)
 
 
 def no_rows(q, k, v, mask=None):
@@ -82,10 +74,6 @@ def cached(q, k_cache, v_cache, pos):
     return attention(q, k_cache[:, :, : pos + 1], v_cache[:, :, : pos + 1])
 
 
-def cached_late(q, k_cache, v_cache, pos):
-    return attention(q, k_cache[:, :, :pos], v_cache[:, :, :pos])
-
-
 def table(length, d_model, start=0, power=1):
     columns = np.arange(0, d_model, 2)
     angles = np.arange(start, start + length)[:, None] / 10000 ** (power * columns / d_model)
@@ -93,11 +81,6 @@ def table(length, d_model, start=0, power=1):
     result[:, ::2] = np.sin(angles)
     result[:, 1::2] = np.cos(angles)
     return result
-
-
-def in_blocks(length, d_model):
-    positions = table(length, d_model)
-    return np.concatenate([positions[:, ::2], positions[:, 1::2]], 1)
 
 
 def rotary(x, pairs=False):
@@ -115,9 +98,9 @@ def token_losses(logits, labels):
     return -np.take_along_axis(log_softmax(logits, -1), labels[..., None], -1)[..., 0]
 
 
-def smoothed(logits, labels, smoothing, kept):
+def smoothed_above_1(logits, labels, smoothing):
     size = logits.shape[-1]
-    targets = np.eye(size)[labels] * kept + smoothing / size
+    targets = np.eye(size)[labels] + smoothing / size
     return -(targets * log_softmax(logits, -1)).sum(-1).mean()
 
 
@@ -144,13 +127,6 @@ def noam(step, d_model, warmup):
     return d_model**-0.5 * min(step**-0.5, step * warmup**-1.5)
 
 
-def update(params, batches, grad_fn, lr):
-    total = 0
-    for batch in batches:
-        total = total + grad_fn(params, batch)
-    return params - lr * total
-
-
 def greedy(model, bos, eos, max_len, start=0):
     tokens = [bos]
     while len(tokens) <= max_len - start and tokens[-1] != eos:
@@ -173,11 +149,6 @@ def beam(model, bos, eos, max_len, beam_size, alpha, reordered=True):
     return max(done + live, key=lambda pair: pair[1] / (len(pair[0]) - 1) ** alpha)[0]
 
 
-def forced(model, bos, targets):
-    prefixes = [[bos, *targets[:end]] for end in range(len(targets))]
-    return [int(np.argmax(model(prefix))) for prefix in prefixes]
-
-
 WRONG = {
     "check_attention": {
         "scale_missing": lambda q, k, v: attention(q, k, v, factor=1),
@@ -185,13 +156,15 @@ WRONG = {
         "scale_other": lambda q, k, v: attention(q, k, v, factor=1 / 8),
         "softmax_axis": lambda q, k, v: attention(q, k, v, axis=-2),
         "softmax_twice": lambda q, k, v: soft(soft(q @ np.swapaxes(k, -1, -2) / 2)) @ v,
-        "mask_after_softmax": mask_after,
+        "mask_after_softmax": lambda q, k, v, mask: (
+            (soft(q @ np.swapaxes(k, -1, -2) / 2) * mask) @ v
+        ),
         "mask_one_head": mask_of_one_head,
         "mask_tiled": tiled_mask,
         "causal_ahead": lambda q, k, v: attention(q, k, v, np.tri(q.shape[-2], k=1)),
         "heads_reshape": lambda x, wq, wk, wv, wo, h: multi_head(x, wq, wk, wv, wo, h, False),
         "shared_projection": lambda x, wq, wk, wv, wo, h: multi_head(x, wq, wq, wv, wo, h),
-        "cache_off_by_one": cached_late,
+        "cache_off_by_one": lambda q, k_cache, v_cache, pos: cached(q, k_cache, v_cache, pos - 1),
     },
     "check_mask": {
         "causal_mask_ahead": lambda size: np.where(np.tri(size, k=1), 0, -np.inf),
@@ -202,7 +175,7 @@ WRONG = {
     "check_positions": {
         "positions_from_1": lambda n, d: table(n, d, start=1),
         "positions_exponent": lambda n, d: table(n, d, power=2),
-        "positions_in_blocks": in_blocks,
+        "positions_in_blocks": lambda n, d: np.hstack([table(n, d)[:, i::2] for i in range(2)]),
         "table_short": lambda x: x + table(50, x.shape[-1])[: x.shape[1]],
         "rotary_mixed": lambda x: rotary(x, pairs=True),
         "embedding_unscaled": lambda tokens, embedding: embedding[tokens],
@@ -215,7 +188,7 @@ WRONG = {
             (token_losses(logits, y) * mask).sum(-1) / mask.sum(-1)
         ).mean(),
         "targets_not_shifted": lambda logits, tokens: token_losses(logits, tokens).mean(),
-        "smoothing_above_1": lambda logits, y, smoothing: smoothed(logits, y, smoothing, 1),
+        "smoothing_above_1": smoothed_above_1,
     },
     "check_schedule": {
         "step_0": lambda step, d_model, warmup: (
@@ -240,7 +213,9 @@ WRONG = {
         "inputs_not_shifted": lambda tokens: (tokens[:, 1:], tokens[:, 1:]),
         "start_missing": lambda tokens, bos: (tokens[:, :-1], tokens[:, 1:]),
         "mean_of_means": lambda losses, counts: np.mean(losses),
-        "accumulation_undivided": update,
+        "accumulation_undivided": lambda params, batches, grad_fn, lr: (
+            params - lr * sum(grad_fn(params, batch) for batch in batches)
+        ),
         "update_sign": lambda params, batches, loss_fn, lr: (
             params + lr * sum(jax.grad(loss_fn)(params, batch) for batch in batches) / len(batches)
         ),
@@ -253,14 +228,17 @@ WRONG = {
             model, bos, eos, n, beams, alpha, reordered=False
         ),
         "beam_is_greedy": lambda model, bos, eos, n, k, alpha: beam(model, bos, eos, n, 1, alpha),
-        "teacher_forcing": forced,
+        "teacher_forcing": lambda model, bos, targets: [
+            int(np.argmax(model([bos, *targets[:end]]))) for end in range(len(targets))
+        ],
     },
 }  # fmt: skip
 """Check -> name of the mistake -> a function that has it."""
 
 RIGHT = {
     "check_attention": [
-        attention, in_half_precision, multi_head, cached, jax.nn.dot_product_attention,
+        attention, multi_head, cached, jax.nn.dot_product_attention,
+        lambda q, k, v: attention(*(x.astype(jnp.bfloat16) for x in (q, k, v))).astype("bfloat16"),
         lambda q, k, v: attention(q, k, v, np.tri(q.shape[-2])),
         lambda q, k, v: (soft((q @ k.T) / q.shape[-1] ** 0.5) @ v, None),
     ],

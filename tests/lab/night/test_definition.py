@@ -5,6 +5,7 @@ import json
 import os
 from pathlib import Path
 
+from tests.conftest import dotted
 from transformer_jax.lab.night.definition import read_proposals, rule_of
 
 
@@ -41,10 +42,7 @@ def test_three_forms_are_read_and_no_code_runs(tmp_path, monkeypatch):
 
 def test_each_fault_has_its_rule(tmp_path):
     def good(**overrides):
-        return {
-            "why": "It helps.",
-            "overrides": {k.replace("__", "."): v for k, v in overrides.items()},
-        }
+        return {"why": "It helps.", "overrides": dotted(overrides)}
 
     cases = {
         "a b.json": ("name", good(model__d_model=8)),

@@ -5,6 +5,7 @@ import json
 import subprocess
 import sys
 import types
+from unittest.mock import Mock
 
 import pytest
 
@@ -95,14 +96,10 @@ def test_an_error_of_a_component_has_a_rule_and_a_reason(tmp_path, with_entries)
 
 
 def test_a_row_that_a_killed_night_still_trains_is_no_fault_of_the_proposal(tmp_path, monkeypatch):
-    def busy(*_):
-        raise BusyError("it is training there")
-
+    busy = Mock(side_effect=BusyError("it is training there"))
     monkeypatch.setattr(jobs, "resolve_file", busy)
-    answer = jobs.do_job(
-        "train",
-        dict.fromkeys(("config", "overrides", "metric", "modules")) | {"folder": "", "seeds": 1},
-    )
+    fields = dict.fromkeys(("config", "overrides", "metric", "modules"))
+    answer = jobs.do_job("train", fields | {"folder": "", "seeds": 1})
 
     def end(process, limits, stops):
         (scratch,) = limits.folder.iterdir()

@@ -4,6 +4,8 @@
 import json
 import math
 import os
+from functools import partial
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -20,7 +22,12 @@ from transformer_jax.lab.night.report import night_state
 from transformer_jax.lab.verification.outcomes import DIFFERS, Outcome, Verification
 from transformer_jax.logs.records import to_json
 
-FIELDS = {"config": "quickstart", "smallest": 0.01, "budget": {"runs": 99}}
+
+def rate(value):
+    return {"optimizer.learning_rate": value}
+
+
+FIELDS = {"config": "quickstart", "smallest": 0.01, "budget": {"runs": 99}, "base": rate(0.1)}
 FIELDS |= {"looks": (2, 4), "proposals": 4}
 
 
@@ -36,13 +43,6 @@ def propose(folder, name, overrides, arrived):
     path = folder / "proposals" / f"{name}.json"
     path.write_text(json.dumps({"why": "It may help.", "overrides": overrides}))
     os.utime(path, (arrived, arrived))
-
-
-COMPONENT = '"""It may help."""\nOVERRIDES = {"optimizer.learning_rate": %s}\n'
-
-
-def rate(value):
-    return {"optimizer.learning_rate": value}
 
 
 def run_here(kind, limits, guarded, **arguments):
@@ -85,11 +85,10 @@ class Drawn:
     def evaluate(self, workdirs, **_):
         values = []
         for path in workdirs:
-            folder = path.rpartition("/")[0]
             # The same in whatever folder the night is.
             below = path.rpartition("/runs/")[2]
             noise = np.random.default_rng([*below.encode()]).normal(0, 0.01)
-            values.append(3.0 + noise - self.rates[folder] if path else None)
+            values.append(3.0 + noise - self.rates[path.rpartition("/")[0]] if path else None)
         return {"values": values, "digests": dict(self.shared) if any(workdirs) else {}}
 
 
@@ -102,7 +101,7 @@ def drawn(monkeypatch):
 
 @pytest.fixture
 def night(tmp_path):
-    return write_night(tmp_path / "night", base=rate(0.1))
+    return write_night(tmp_path / "night")
 
 
 def decided(folder):
@@ -110,13 +109,10 @@ def decided(folder):
 
 
 def test_it_continues_where_it_was(night, drawn, monkeypatch):
-    def stop(**_):
-        raise KeyboardInterrupt
-
     assert decided(night) == {}
     propose(night, "slow", rate(0.105), 1)
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(drawn, "evaluate", stop)
+        patch.setattr(drawn, "evaluate", Mock(side_effect=KeyboardInterrupt))
         decided(night)
     (start,) = Ledger(night).of_kind("start")
     (line,) = decide_proposals(night)
@@ -144,33 +140,25 @@ def test_a_page_shows_proposals_and_the_winner(night, drawn, show):
 
 def test_failures_are_records_by_rule(night, drawn, monkeypatch):
     """Whatever a proposal does, the next one is tested."""
-
-    def fail(rule):
-        def check(**_):
-            raise JobError(rule, "why")
-
-        return {"check": check}
-
-    other = {**drawn.shared, "data": "other"}
+    failing = ("time", "disk", "crash")
     changes = {
-        "screening": {},
-        **{rule: fail(rule) for rule in ("time", "disk", "crash")},
-        "oracles": {"check": lambda **_: {"failing": ["causal differs"]}},
-        "data": {"shared": other},
-        "diverged": {},
+        "screening": (0.01, {}),
+        **{rule: (0.5, {"check": Mock(side_effect=JobError(rule, "why"))}) for rule in failing},
+        "oracles": (0.6, {"check": lambda **_: {"failing": ["causal differs"]}}),
+        "data": (0.7, {"shared": {"data": "other"}}),
+        "diverged": (1000.0, {}),
     }
     assert decided(night) == {}
-    for i, (rule, attributes) in enumerate(changes.items()):
-        value = {"diverged": 1000.0, "screening": 0.01}.get(rule, 0.5 + i)
+    for i, (rule, (value, attributes)) in enumerate(changes.items()):
         propose(night, f"{rule}_case", rate(value), i)
         with monkeypatch.context() as patch:
             for name, attribute in attributes.items():
                 patch.setattr(drawn, name, attribute)
             assert decided(night) == {f"{rule}_case": ("refused", rule)}
-    propose(night, "time_case", rate(0.7), 20)
-    long = 250 * "x"
-    propose(night, long, rate(0.7), 21)
-    assert decided(night) == {"time_case": ("refused", "name"), long: ("refused", "name")}
+    taken_and_long = ("time_case", 250 * "x")
+    for name in taken_and_long:
+        propose(night, name, rate(0.7), 20)
+    assert decided(night) == dict.fromkeys(taken_and_long, ("refused", "name"))
     (night / "proposals" / "link.py").symlink_to("/nowhere")
     assert decided(night) == {"link": ("refused", "form")}
 
@@ -187,12 +175,13 @@ def test_failures_are_records_by_rule(night, drawn, monkeypatch):
 
 def test_a_component_that_is_changed_while_it_is_tested_is_tested_again(night, drawn, monkeypatch):
     path = night / "proposals" / "mine.py"
-    path.write_text(COMPONENT % 0.9)
+    component = '"""It may help."""\nOVERRIDES = {"optimizer.learning_rate": %s}\n'
+    path.write_text(component % 0.9)
     train = drawn.train
 
     def edit(**arguments):
         if "mine" in arguments["folder"]:
-            path.write_text(COMPONENT % 0.11)
+            path.write_text(component % 0.11)
         return train(**arguments)
 
     monkeypatch.setattr(drawn, "train", edit)
@@ -278,46 +267,41 @@ def test_the_winner_is_the_one_at_the_end_of_the_training(night, drawn, monkeypa
 
 
 def test_costs_budget_and_other_workers(night, drawn, monkeypatch):
+
+    def begun(name, value, end="", **fields):
+        folder = write_night(night.parent / name, end, **fields)
+        propose(folder, name, rate(value), 1)
+        return folder
+
     priced = "| dict(price=lambda own, base: own['parameters'] - base['parameters'] + 1.0)"
-    folder = write_night(night.parent / "priced", priced, base=rate(0.1))
-    propose(folder, "dear", rate(0.9), 1)
-    assert decided(folder) == {"dear": ("refused", "screening")}
-    write_night(folder, priced.replace("1.0", "2.0"), base=rate(0.1))
-    with pytest.raises(UserError, match="price was"):
-        decided(folder)
-
-    folder = write_night(night.parent / "fails", "| dict(price=len)", base=rate(0.1))
-    propose(folder, "dear", rate(0.9), 1)
+    dear = begun("dear", 0.9, priced)
+    assert decided(dear) == {"dear": ("refused", "screening")}
+    write_night(dear, priced.replace("1.0", "2.0"))
+    assert_refused({"price was": lambda: decided(dear)})
+    fails = begun("fails", 0.9, "| dict(price=len)")
     with pytest.raises(UserError, match="price of .* fails: TypeError"):
-        decided(folder)
+        decided(fails)
 
-    folder = write_night(night.parent / "poor", base=rate(0.1), budget={"runs": 5})
-    propose(folder, "first", rate(0.01), 1)
-    propose(folder, "second", rate(0.9), 2)
-    assert main(["night", str(folder)]) == 1
-    assert night_state(folder)["open"] == ["second"]
-    assert len(Ledger(folder).of_kind("start")) == 1  # and no level of its own
-    folder = write_night(night.parent / "poorer", base=rate(0.1), budget={"seconds": 12})
-    propose(folder, "half", rate(0.13), 1)  # its first look is the last that is paid for
-    assert decided(folder) == {} and night_state(folder)["open"] == ["half"]
-
-    def stop(*_):
-        raise KeyboardInterrupt
+    poor = begun("poor", 0.01, budget={"runs": 5})
+    propose(poor, "second", rate(0.9), 2)
+    assert main(["night", str(poor)]) == 1
+    assert night_state(poor)["open"] == ["second"]
+    assert len(Ledger(poor).of_kind("start")) == 1  # and no level of its own
+    half = begun("half", 0.13, budget={"seconds": 12})  # its first look is the last paid for
+    assert decided(half) == {} and night_state(half)["open"] == ["half"]
 
     # What is trained when the budget is used up is decided, though a kill came before.
-    folder = write_night(night.parent / "stopped", base=rate(0.1), budget={"runs": 6})
-    propose(folder, "slow", rate(0.01), 1)
+    slow = begun("slow", 0.01, budget={"runs": 6})
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(loop, "judge", stop)
-        decided(folder)
-    assert decided(folder) == {"slow": ("refused", "screening")}
+        patch.setattr(loop, "judge", Mock(side_effect=KeyboardInterrupt))
+        decided(slow)
+    assert decided(slow) == {"slow": ("refused", "screening")}
 
     for job, expected in {
         "check": [("refused", 1)],
         "train": [("superseded", 0), ("refused", 1)],
     }.items():
-        night = write_night(night.parent / job, base=rate(0.1))
-        propose(night, "late", rate(0.7), 1)
+        night = begun(job, 0.7)
         with monkeypatch.context() as patch:
             patch.setattr(drawn, job, rival_wins(night, getattr(drawn, job)))
             verdicts = [(line["verdict"], line["baseline"]) for line in decide_proposals(night)]
@@ -351,28 +335,27 @@ def test_what_cannot_begin_or_continue_is_one_line(night, drawn, tmp_path, monke
     number = iter(range(100))
 
     def starts(**fields):
-        folder = write_night(tmp_path / str(next(number)), **fields)
-
-        def run():
-            monkeypatch.setattr(loop, "run_job", run_here)
-            return list(decide_proposals(folder))
-
-        return run
+        return partial(decided, write_night(tmp_path / str(next(number)), **fields))
 
     def continues(content=ledger, **fields):
-        folder = write_night(tmp_path / f"copy{next(number)}", **({"base": rate(0.1)} | fields))
+        folder = write_night(tmp_path / str(next(number)), **fields)
         (folder / "ledger.jsonl").write_text(content)
         (folder / ".ledger.jsonl.lock").write_text((night / ".ledger.jsonl.lock").read_text())
-        return lambda: list(decide_proposals(folder))
+        return partial(decided, folder)
 
     continues(budget={"seconds": 5})()
     assert_refused(
         {
-            "holds no night.py": lambda: list(decide_proposals(tmp_path)),
+            "holds no night.py": lambda: decided(tmp_path),
             "error_rate was 0.05": continues(error_rate=0.1),
             "optimizer.learning_rate was 0.1": continues(base=rate(0.2)),
             "edited (line": continues(ledger.replace('"promoted"', '"refused"')),
             "its last lines are missing": continues("".join(ledger.splitlines(True)[:-2])),
+        }
+    )
+    monkeypatch.setattr(loop, "run_job", run_here)
+    assert_refused(
+        {
             "no metric 'bleus'": starts(metric="bleus"),
             "fails its own oracles: causal": starts(),
             "there is no field smalest": starts(smalest=1),

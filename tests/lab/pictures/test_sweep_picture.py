@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 from transformer_jax.lab import pictures
-from transformer_jax.lab.pictures import draw_differences, draw_sweep, draw_sweep_curves
 from transformer_jax.lab.pictures.sweep import is_geometric
 from transformer_jax.scoring.statistics import compare_seeds
 
@@ -17,7 +16,7 @@ def rows(names):
 
 
 def test_rows_that_are_numbers_are_a_curve_with_a_band():
-    figure = draw_sweep(rows(["lr=1e-3", "lr=1e-4", "lr=1e-2"]))
+    figure = pictures.draw_sweep(rows(["lr=1e-3", "lr=1e-4", "lr=1e-2"]))
     (ax,) = figure.axes
     (line,) = ax.get_lines()
     assert list(line.get_xdata()) == [1e-4, 1e-3, 1e-2] and list(line.get_ydata()) == [2, 1, 3]
@@ -28,7 +27,7 @@ def test_rows_that_are_numbers_are_a_curve_with_a_band():
 
 def test_rows_that_differ_in_a_word_too_are_several_curves():
     names = [f"{kind}, {count} updates" for kind in ("pre", "post") for count in (100, 200, 300)]
-    figure = draw_sweep(rows(names))
+    figure = pictures.draw_sweep(rows(names))
     (ax,) = figure.axes
     assert [len(line.get_xdata()) for line in ax.get_lines()] == [3, 3]
     assert (ax.get_xlabel(), ax.get_xscale()) == ("updates", "linear")
@@ -37,7 +36,7 @@ def test_rows_that_differ_in_a_word_too_are_several_curves():
 
 def test_other_rows_are_one_line_each():
     for names in ("base|lr 1|lr 2|lr 3", "A 1|A 2|B 1|B 2", "x1|x2|x3", "lr 1|lr 1.0|lr 2"):
-        figure = draw_sweep(rows(names.split("|")))
+        figure = pictures.draw_sweep(rows(names.split("|")))
         (ax,) = figure.axes
         assert [label.get_text() for label in ax.get_yticklabels()] == names.split("|")
         assert ax.get_xlabel() == "loss (nats)"
@@ -48,12 +47,12 @@ def test_other_rows_are_one_line_each():
 def test_seeds_that_diverged_are_told_and_not_drawn():
     """Metrics without a number have no panel."""
     row = {"loss": [1.0, math.nan], "bleu": [None, None], "f1": [math.nan, math.nan]}
-    (ax,) = draw_sweep({"$a$": row, "b": {"loss": [2.0, 3.0]}}).axes
+    (ax,) = pictures.draw_sweep({"$a$": row, "b": {"loss": [2.0, 3.0]}}).axes
     label, _ = (label.get_text() for label in ax.get_yticklabels())
     assert label == r"\$a\$ (1 of 2 diverged)"
     assert list(ax.get_lines()[0].get_xdata()) == [1.0]
     numbers = {f"lr {x}": {"loss": [1.0, math.inf if x == 9 else 1.0]} for x in (1, 3, 9)}
-    (ax,) = draw_sweep(numbers).axes
+    (ax,) = pictures.draw_sweep(numbers).axes
     notes = [(note.get_text(), note.xy[0]) for note in ax.texts if note.get_text()]
     assert notes == [("1 of 2 diverged", 9)]
 
@@ -68,7 +67,7 @@ def test_curves_of_many_rows_have_bands_and_styles_of_their_own(tmp_path):
         return [{"step": step, "split": "valid", "loss": 1 / step + shift} for step in range(1, 9)]
 
     rows = {f"row {n}": [records(n), records(n + 0.5)] for n in range(9)}
-    figure = draw_sweep_curves(rows, ["loss", "bleu"])
+    figure = pictures.draw_sweep_curves(rows, ["loss", "bleu"])
     (ax,) = figure.axes  # no row has recorded the other
     assert len({(x.get_color(), x.get_marker(), x.get_linestyle()) for x in ax.lines}) == 9
     assert len(ax.collections) == 9
@@ -81,10 +80,10 @@ def test_values_that_differ_are_marked_and_differences_have_intervals():
     values = {"base": [1.0, 1.1, 0.9], "far": [3.0, 3.1, 2.9], "close": [1.0, 1.3, 0.9]}
     found = compare_seeds("loss", values)
     marks = [(test.name, "loss") for test in found if test.differs]
-    (ax,) = draw_sweep({name: {"loss": each} for name, each in values.items()}, marks).axes
+    (ax,) = pictures.draw_sweep({name: {"loss": each} for name, each in values.items()}, marks).axes
     labels = [label.get_text() for label in ax.get_yticklabels()]
     assert labels == ["base", "far \N{NOT EQUAL TO}", "close"]
-    (ax,) = draw_differences(found, "base").axes
+    (ax,) = pictures.draw_differences(found, "base").axes
     seeds = found[1].seeds_to_decide
     labels = [label.get_text() for label in ax.get_yticklabels()]
     assert labels == ["far \N{NOT EQUAL TO}", f"close ({seeds} seeds)"]

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """FLOPs, bytes and runs of kernels, counted by hand on small programs."""
 
-import types
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -13,10 +13,10 @@ from transformer_jax.runtime.accelerators import ACCELERATORS
 DEVICE_MEMORY = frozenset([0])
 
 
-def costs_of(lines, computations="", loops=1):
-    """The kernels of an entry with these lines, by name."""
-    text = f"{computations}\nENTRY %main (a: f32[1]) -> f32[1] {{\n{lines}\n}}\n"
-    kernels = kernel_costs(hlo.parse_module(text), DEVICE_MEMORY, loops)
+def costs_of(lines, loops=1):
+    """The kernels of a module that ends with these lines, by name."""
+    head = "" if "ENTRY" in lines else "ENTRY %main (a: f32[1]) -> f32[1] {"
+    kernels = kernel_costs(hlo.parse_module(f"{head}{lines}\n}}\n"), DEVICE_MEMORY, loops)
     return {kernel.instruction.name: kernel for kernel in kernels}
 
 
@@ -69,7 +69,8 @@ def test_products_of_tpus_are_convolutions(shapes, attributes, flops):
     assert found["conv"].flops == flops
 
 
-FUSED = """
+def test_a_fusion_reads_only_the_rows_it_gathers():
+    found = costs_of("""
 %body (p: f32[1000,8]) -> f32[2,8] {
   %table = f32[1000,8]{1,0} parameter(0)
   %rows = s32[2,1]{1,0} parameter(1)
@@ -78,25 +79,25 @@ FUSED = """
   %mixed = u32[2,8]{1,0} xor(%shifted, %bits)
   ROOT %gather = f32[2,8]{1,0} gather(%table, %rows), offset_dims={1}
 }
-"""
-
-
-def test_a_fusion_reads_only_the_rows_it_gathers():
-    found = costs_of(
-        """
+ENTRY %main (a: f32[1]) -> f32[1] {
   %table = f32[1000,8]{1,0} parameter(0)
   %rows = s32[2,1]{1,0} parameter(1)
   %bits = u32[2,8]{1,0} parameter(2)
   ROOT %fusion = f32[2,8]{1,0} fusion(%table, %rows, %bits), kind=kLoop, calls=%body, \
-metadata={op_name="jit(f)/gather"}, backend_config={"estimated_cycles":"120"}""",
-        FUSED,
-    )
+metadata={op_name="jit(f)/gather"}, backend_config={"estimated_cycles":"120"}""")
     fusion = found["fusion"]
     assert fusion.nbytes == 64 + 8 + 64 + 64
     assert (fusion.integer_ops, fusion.cycles) == (32, 120)
 
 
-IN_PLACE = """
+@pytest.mark.parametrize(
+    ("known", "times"),
+    [(', backend_config={"known_trip_count":{"n":"12"}}', 12), ("", 5)],
+    ids=["known length", "unknown length"],
+)
+def test_a_loop_counts_as_often_as_it_runs(known, times):
+    found = costs_of(
+        """
 %update (p: f32[1000,8]) -> f32[1000,8] {
   %cache = f32[1000,8]{1,0} parameter(0)
   %new = f32[1,8]{1,0} parameter(1)
@@ -112,20 +113,10 @@ IN_PLACE = """
 %more (p: s32[]) -> pred[] {
   ROOT %yes = pred[] constant(true)
 }
-"""
-
-
-@pytest.mark.parametrize(
-    ("known", "times"),
-    [(', backend_config={"known_trip_count":{"n":"12"}}', 12), ("", 5)],
-    ids=["known length", "unknown length"],
-)
-def test_a_loop_counts_as_often_as_it_runs(known, times):
-    found = costs_of(
-        f"""
-  %cache.0 = f32[1000,8]{{1,0}} parameter(0)
-  ROOT %loop = f32[1000,8]{{1,0}} while(%cache.0), condition=%more, body=%again{known}""",
-        IN_PLACE,
+ENTRY %main (a: f32[1]) -> f32[1] {
+  %cache.0 = f32[1000,8]{1,0} parameter(0)
+  ROOT %loop = f32[1000,8]{1,0} while(%cache.0), condition=%more, body=%again"""
+        + known,
         loops=5,
     )
     assert list(found) == ["written"]
@@ -154,15 +145,6 @@ def test_transfers_count_bytes_moved_and_fast_memory_is_free():
     assert found["call"].is_opaque
 
 
-BRANCHES = """
-%first (p: (f32[4,4])) -> f32[4,4] {
-  %p = (f32[4,4]{1,0}) parameter(0)
-  %x = f32[4,4]{1,0} get-tuple-element(%p), index=0
-  ROOT %product = f32[4,4]{1,0} dot(%x, %x), lhs_contracting_dims={1}, rhs_contracting_dims={0}
-}
-"""
-
-
 @pytest.mark.parametrize(
     "call",
     [
@@ -175,16 +157,23 @@ BRANCHES = """
 def test_what_an_instruction_calls_is_counted(call):
     """Of a conditional, the first branch."""
     found = costs_of(
-        f"""
+        """
+%first (p: (f32[4,4])) -> f32[4,4] {
+  %p = (f32[4,4]{1,0}) parameter(0)
+  %x = f32[4,4]{1,0} get-tuple-element(%p), index=0
+  ROOT %product = f32[4,4]{1,0} dot(%x, %x), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+}
+ENTRY %main (a: f32[1]) -> f32[1] {
   %i = s32[] parameter(0)
-  %x.0 = (f32[4,4]{{1,0}}) parameter(1)
-  ROOT %calls = f32[4,4]{{1,0}} {call}""",
-        BRANCHES,
+  %x.0 = (f32[4,4]{1,0}) parameter(1)
+  ROOT %calls = f32[4,4]{1,0} """
+        + call
     )
     assert list(found) == ["product"] and found["product"].flops == 2 * 4 * 4 * 4
 
 
-IN_BACKGROUND = """
+def test_an_asynchronous_fusion_counts_once_and_without_its_operands():
+    found = costs_of("""
 %part (p: f32[6,4,8]) -> f32[1,4,8] {
   %kept = f32[6,4,8]{2,1,0} parameter(0)
   %at = s32[] parameter(1)
@@ -196,12 +185,7 @@ IN_BACKGROUND = """
   %to = s32[] parameter(2)
   ROOT %stored = f32[6,4,8]{2,1,0} dynamic-update-slice(%all, %new, %to, %to, %to)
 }
-"""
-
-
-def test_an_asynchronous_fusion_counts_once_and_without_its_operands():
-    found = costs_of(
-        """
+ENTRY %main (a: f32[1]) -> f32[1] {
   %kept.0 = f32[6,4,8]{2,1,0} parameter(0)
   %at.0 = s32[] parameter(1)
   %read = ((f32[6,4,8]{2,1,0}, s32[]), f32[1,4,8]{2,1,0}, u32[]) \
@@ -209,22 +193,14 @@ fusion-start(%kept.0, %at.0), kind=kLoop, calls=%part
   %layer = f32[1,4,8]{2,1,0} fusion-done(%read)
   %write = ((f32[6,4,8]{2,1,0}, f32[1,4,8]{2,1,0}, s32[]), f32[6,4,8]{2,1,0}, u32[]) \
 fusion-start(%kept.0, %layer, %at.0), kind=kLoop, calls=%store
-  ROOT %done = f32[6,4,8]{2,1,0} fusion-done(%write)""",
-        IN_BACKGROUND,
-    )
+  ROOT %done = f32[6,4,8]{2,1,0} fusion-done(%write)""")
     assert found.keys() == {"read", "write"}
     assert found["read"].nbytes == found["write"].nbytes == 128 + 128 + 4
 
 
 def test_the_condition_of_a_tpu_loop_gives_its_trip_count():
     """HLO of TPUs has no note of the length."""
-    found = costs_of(
-        """
-  %start = s32[] constant(0)
-  %x = f32[8]{0} parameter(0)
-  %carry = (s32[], f32[8]{0}) tuple(%start, %x)
-  ROOT %loop = (s32[], f32[8]{0}) while(%carry), condition=%until, body=%step""",
-        """
+    found = costs_of("""
 %until (c: (s32[], f32[8])) -> pred[] {
   %limit = s32[] constant(7)
   %c = (s32[], f32[8]{0}) parameter(0)
@@ -238,8 +214,11 @@ def test_the_condition_of_a_tpu_loop_gives_its_trip_count():
   %n = s32[] get-tuple-element(%s), index=0
   ROOT %both = (s32[], f32[8]{0}) tuple(%n, %doubled)
 }
-""",
-    )
+ENTRY %main (a: f32[1]) -> f32[1] {
+  %start = s32[] constant(0)
+  %x = f32[8]{0} parameter(0)
+  %carry = (s32[], f32[8]{0}) tuple(%start, %x)
+  ROOT %loop = (s32[], f32[8]{0}) while(%carry), condition=%until, body=%step""")
     assert found["doubled"].times == 7
 
 
@@ -287,20 +266,14 @@ custom_call_target="tpu_custom_call\"""")
 H100 = ACCELERATORS["h100"]
 
 
-def mesh_of(shape, per_host):
-    count = int(np.prod(shape))
-    devices = [
-        types.SimpleNamespace(platform="gpu", process_index=index // per_host)
-        for index in range(count)
-    ]
-    axes = ("data", "fsdp", "tensor")
-    devices = np.array(devices, object).reshape(shape)
-    return types.SimpleNamespace(devices=devices, size=count, axis_names=axes)
-
-
 def collectives_of(line, shape=(2, 4, 1), per_host=8):
+    hosts = np.arange(np.prod(shape)) // per_host
+    devices = [SimpleNamespace(platform="gpu", process_index=host) for host in hosts]
+    grid = np.array(devices, object).reshape(shape)
+    axes = ("data", "fsdp", "tensor")
+    mesh = SimpleNamespace(devices=grid, size=grid.size, axis_names=axes)
     text = f"ENTRY %main (a: f32[8]) -> f32[8] {{\n  %a = f32[8]{{0}} parameter(0)\n  {line}\n}}\n"
-    return collectives(hlo.parse_module(text), mesh_of(shape, per_host), H100)
+    return collectives(hlo.parse_module(text), mesh, H100)
 
 
 GROUPS = [

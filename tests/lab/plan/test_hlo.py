@@ -2,7 +2,6 @@
 """HLO text is parsed into instructions and shapes."""
 
 from transformer_jax.lab.plan import hlo
-from transformer_jax.lab.plan.hlo import HloArray
 
 TPU_LINE = """ENTRY %main.3 (p0: f32[8,128], p1: bf16[128]) -> (f32[8,128], s32[]) {
   %p0 = f32[8,128]{1,0:T(8,128)} parameter(0), metadata={op_name="state.params[\\'a\\'][\\'b\\']"}
@@ -16,10 +15,10 @@ metadata={op_name="jit(f)/add;jit(f)"}, backend_config={"a":["(",")"]}
 def test_shapes_have_dtypes_axes_and_memory_spaces():
     found = hlo.parse_shape("(f32[2,3]{1,0:T(8,128)S(1)}, bf16[], pred[7]{0}, f8e4m3fn[5])")
     assert found == (
-        HloArray("f32", (2, 3), 1),
-        HloArray("bf16", (), 0),
-        HloArray("pred", (7,), 0),
-        HloArray("f8e4m3fn", (5,), 0),
+        hlo.HloArray("f32", (2, 3), 1),
+        hlo.HloArray("bf16", (), 0),
+        hlo.HloArray("pred", (7,), 0),
+        hlo.HloArray("f8e4m3fn", (5,), 0),
     )
     assert [array.nbytes for array in found] == [24, 2, 7, 5]
 

@@ -3,6 +3,7 @@
 
 import json
 from functools import partial
+from unittest.mock import Mock
 
 import jax
 import pytest
@@ -22,38 +23,35 @@ def planned(tiny_config):
     """`planned(what, changes)`: report on the tiny config, compiled for the CPU as an H100."""
 
     def make(what="train", changes=None):
-        config = tiny_config(changes)
-        request = {"config": config.to_dict(), "modules": [], "device": "h100:1", "slices": 1}
+        request = {"config": tiny_config(changes).to_dict(), "modules": [], "what": what}
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(target.Target, "devices", lambda self: jax.devices()[:1])
-            found = plan.answer(request | {"what": what}) | {"note": plan.NOTE}
-        return json.loads(json.dumps(found))
+            answer = plan.answer(request | {"device": "h100:1", "slices": 1})
+        return json.loads(json.dumps(answer | {"note": plan.NOTE}))
 
     return make
 
 
 @pytest.fixture(scope="module")
 def step(planned):
-    """The report on the training step."""
     return planned()
 
 
 def test_a_plan_of_the_training_step(step, trained):
-    found = step
-    assert found["parameters"] == sum(leaf.size for leaf in jax.tree.leaves(trained.params))
-    assert found["memory"]["fits"] and found["advice"] == found["warnings"] == []
-    assert found["accumulation_steps"] == 1
-    nbytes = found["memory"]["parameters_gib"] * 2**30
-    assert nbytes == pytest.approx(4 * found["parameters"], rel=0.01)
-    assert found["flops"]["program_per_device"] == pytest.approx(found["flops"]["model"], rel=0.05)
-    groups = found["kernel_groups"]
-    assert sum(group["ms"] for group in groups) == pytest.approx(found["kernels_ms"], rel=0.1)
-    assert sum(group["flops"] for group in groups) == found["flops"]["program_per_device"]
+    assert step["parameters"] == sum(leaf.size for leaf in jax.tree.leaves(trained.params))
+    assert step["memory"]["fits"] and step["advice"] == step["warnings"] == []
+    assert step["accumulation_steps"] == 1
+    nbytes = step["memory"]["parameters_gib"] * 2**30
+    assert nbytes == pytest.approx(4 * step["parameters"], rel=0.01)
+    assert step["flops"]["program_per_device"] == pytest.approx(step["flops"]["model"], rel=0.05)
+    groups = step["kernel_groups"]
+    assert sum(group["ms"] for group in groups) == pytest.approx(step["kernels_ms"], rel=0.1)
+    assert sum(group["flops"] for group in groups) == step["flops"]["program_per_device"]
     assert groups == sorted(groups, key=lambda group: -group["ms"])
     assert "logits" in max(groups, key=lambda group: group["flops"])["place"]
     assert "layer_N" in str(groups) and "layer_0" not in str(groups)
-    assert found["step_ms"] >= found["memory_ms"] and 0 < found["mfu"] < 1
-    assert found["interconnect"] == []
+    assert step["step_ms"] >= step["memory_ms"] and 0 < step["mfu"] < 1
+    assert step["interconnect"] == []
 
 
 def test_a_plan_of_a_search_and_of_a_continuation(planned, tiny_language_model):
@@ -82,10 +80,12 @@ def test_a_plan_has_the_bytes_of_a_cache_for_each_attention_layer(tiny_config, t
 
 
 def test_a_refused_step_reports_its_memory_and_advice(planned, monkeypatch):
-    def refuse(*args):
-        raise jax.errors.JaxRuntimeError(MESSAGE)
-
-    monkeypatch.setattr(JitEngine, "compile", refuse)
+    message = (
+        "RESOURCE_EXHAUSTED: XLA:TPU compile permanent error. Ran out of memory in memory space "
+        "hbm. Used 20.50G of 15.75G hbm. Exceeded hbm capacity by 4.75G."
+    )
+    refused = Mock(side_effect=jax.errors.JaxRuntimeError(message))
+    monkeypatch.setattr(JitEngine, "compile", refused)
     found = planned()
     memory = found["memory"]
     assert (memory["peak_gib"], memory["left_gib"], memory["fits"]) == (20.5, -4.75, False)
@@ -110,12 +110,6 @@ def test_a_plan_is_shown_as_tables(step):
     for row, group in zip(rows[1:], step["kernel_groups"][:3], strict=False):
         assert row.endswith(group["place"]) and f"  {group['shape']}  " in row
     assert rows[4] == ""
-
-
-MESSAGE = (
-    "RESOURCE_EXHAUSTED: XLA:TPU compile permanent error. Ran out of memory in memory space hbm. "
-    "Used 20.50G of 15.75G hbm. Exceeded hbm capacity by 4.75G."
-)
 
 
 @pytest.mark.parametrize(
@@ -148,10 +142,10 @@ def test_narrow_shards_of_parameters_cause_a_warning_on_tpus(tiny_config):
     assert "does not multiply" in line
 
 
-COMPILERS = [("v5e:1x1", "libtpu", "bfloat16"), ("t4:1", "jax_cuda13_plugin", "float32")]
-
-
-@pytest.mark.parametrize(("device", "library", "dtype"), COMPILERS)
+@pytest.mark.parametrize(
+    ("device", "library", "dtype"),
+    [("v5e:1x1", "libtpu", "bfloat16"), ("t4:1", "jax_cuda13_plugin", "float32")],
+)
 def test_the_real_compilers_plan_the_step(device, library, dtype, tiny_config):
     pytest.importorskip(library)
     found = tj.plan(tiny_config({"model.dtype": "auto"}), device)
@@ -161,12 +155,11 @@ def test_the_real_compilers_plan_the_step(device, library, dtype, tiny_config):
 
 
 def test_what_cannot_be_planned_is_refused(planned, tiny_config, monkeypatch):
-    def compile_(*_):
-        raise jax.errors.JaxRuntimeError("UNIMPLEMENTED: fusion of two\nstack of the compiler")
-
+    message = "UNIMPLEMENTED: fusion of two\nstack of the compiler"
+    failing = Mock(side_effect=jax.errors.JaxRuntimeError(message))
     tagger = {"task.name": "tagging", "model.architecture": "encoder_only"}
     monkeypatch.setattr(plan.subprocess, "run", lambda *args, **options: pytest.fail("started"))
-    monkeypatch.setattr(jax.stages.Lowered, "compile", compile_)
+    monkeypatch.setattr(jax.stages.Lowered, "compile", failing)
     step = partial(program.compile_training_step, read_settings(tiny_config()), jax.devices()[:1])
     assert_refused(
         {
@@ -175,9 +168,6 @@ def test_what_cannot_be_planned_is_refused(planned, tiny_config, monkeypatch):
             "tensor 1: UNIMPLEMENTED: fusion of two; an": step,
         }
     )
-
-
-# --- Packing ---
 
 
 def test_tokens_of_the_data_that_are_here_are_packed(tiny_config, monkeypatch):

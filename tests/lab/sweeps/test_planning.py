@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Plans of sweeps: what rows cost, what is finished and what remains."""
 
-import json
-
 import pytest
 
 import transformer_jax as tj
+from tests.conftest import write_records
 from transformer_jax.lab.sweeps.planning import SweepPlan, plan_sweep
 from transformer_jax.lab.sweeps.results import encoded_result
 from transformer_jax.lab.sweeps.tables import Row
@@ -19,9 +18,7 @@ def test_a_plan_counts_what_is_finished_and_trains_nothing(tiny_language_model, 
     (tmp_path / "small").mkdir()
     asked = sweep.asked(sweep.configs({})["small"])
     (tmp_path / "small" / "result.json").write_text(encoded_result(finished, asked))
-    (tmp_path / "wide" / "seed_1").mkdir(parents=True)
-    record = {"step": 4, "split": "train", "loss": 1.0}
-    (tmp_path / "wide" / "seed_1" / "metrics.jsonl").write_text(json.dumps(record) + "\n")
+    write_records(tmp_path / "wide" / "seed_1", {"step": 4, "split": "train", "loss": 1.0})
     before = sorted(tmp_path.rglob("*"))
     plan = plan_sweep(sweep, tmp_path, progress=False)
     assert sorted(tmp_path.rglob("*")) == before

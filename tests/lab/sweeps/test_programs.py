@@ -24,7 +24,6 @@ ROWS = {
     "slow": {"optimizer.learning_rate": 1e-3},
     "dropped": {"model.dropout_rate": 0.3, "optimizer.learning_rate": 2e-3},
 }
-TOGETHER = ["base", "slow", "dropped"]
 
 
 @pytest.fixture
@@ -74,7 +73,7 @@ def test_a_row_of_a_stopped_program_is_the_row_trained_alone(sweep, tmp_path, mo
 def test_rows_are_grouped(sweep, seeds, at_once, sizes):
     groups = group_rows(dataclasses.replace(sweep, rows=ROWS).configs({}), seeds, at_once)
     assert [len(group) for group in groups] == sizes
-    assert groups[0] == TOGETHER[: sizes[0]]
+    assert groups[0] == ["base", "slow", "dropped"][: sizes[0]]
 
 
 def test_a_row_that_is_busy_elsewhere_is_left_out_later(sweep, tmp_path, monkeypatch):

@@ -8,6 +8,7 @@ from functools import partial
 import pytest
 
 import transformer_jax as tj
+from tests.conftest import write_records
 from tests.refusals import assert_refused
 from transformer_jax.cli.main import main
 from transformer_jax.lab.sweeps import results, row_training, tables
@@ -117,9 +118,7 @@ def test_a_metric_that_a_finished_row_lacks_is_read_from_its_records(tmp_path, c
     """A seed that diverged after its last record has none."""
     folder = make_sweep(tmp_path / "a", {"base": [1.0, 2.0, math.nan]}) / "base"
     for seed in ("from_1/seed_1", "seed_2"):
-        (folder / seed).mkdir(parents=True)
-        record = {"step": 3, "split": "valid", "loss": 2.0, "bleu": 31.0}
-        (folder / seed / "metrics.jsonl").write_text(json.dumps(record) + "\n")
+        write_records(folder / seed, {"step": 3, "split": "valid", "loss": 2.0, "bleu": 31.0})
     more = tj.Sweep("quickstart", {"base": {}}, seeds=3, metrics=["loss", "bleu"])
     spec = row_training.RowSpec("base", config)
     (row,) = row_training.train_rows(more, {folder: spec}, 3, ())
@@ -132,10 +131,8 @@ def test_the_verb_table_prints_and_publishes(tmp_path, capsys):
     values = {"base": [1.0, 1.1], "far": [3.0, 3.1]}
     folder = make_sweep(tmp_path / "a", values)
     for number, loss in enumerate(values["far"]):
-        run = folder / "far" / f"seed_{number}"
-        run.mkdir()
         record = {"step": 3, "split": "valid", "loss": loss}
-        (run / "metrics.jsonl").write_text(json.dumps(record) + "\n")
+        write_records(folder / "far" / f"seed_{number}", record)
     for _ in range(2):  # its own tables are replaced
         assert main(["table", str(folder), "--format=csv", f"--to={tmp_path / 'paper'}"]) == 0
     assert capsys.readouterr().out.startswith("row,loss_mean")

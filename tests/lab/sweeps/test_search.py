@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Searches: spaces, methods, and studies that many workers share."""
 
+import dataclasses
 import math
 import random
 import statistics
@@ -44,6 +45,18 @@ def work(workdir, search=SEARCH, seconds=0.0):
         return -loss(values, until)
 
     list(run_trials(SweepFolder(workdir), search, train))
+
+
+def run(workdir, search, score):
+    """Trials that are trained, (number, values, steps), each with its `score` of these three."""
+    calls = []
+
+    def train(*call_and_place):
+        calls.append(call_and_place[:3])
+        return score(*calls[-1])
+
+    list(run_trials(SweepFolder(workdir), search, train))
+    return calls
 
 
 def trials_of(workdir, search=SEARCH):
@@ -93,15 +106,14 @@ def test_searches_that_cannot_run_are_refused_before_any_training(tiny_search, t
         "write {'first': steps, 'factor': 3}": {"halving": {"factor": 3}},
         "halving: factor is 1": {"halving": {"first": 2, "factor": 1}},
         "either rows or a space": {"rows": {"a": {}}},
+        "a sweep has at least one row, or a space": {"space": {}},
     }
-    fields = {words: {"space": {RATE: RATES}} | changes for words, changes in fields.items()}
     fields |= {words: {"space": space} for words, space in spaces.items()}
-    fields["a sweep has at least one row, or a space"] = {"space": {}}
 
-    def run(fields):
-        run_sweep(tiny_search(**fields), tmp_path / "sweep")
+    def train(fields):
+        run_sweep(tiny_search(**{"space": {RATE: RATES}, **fields}), tmp_path / "sweep")
 
-    assert_refused({words: partial(run, changes) for words, changes in fields.items()})
+    assert_refused({words: partial(train, changes) for words, changes in fields.items()})
     assert not (tmp_path / "sweep").exists()
 
 
@@ -161,68 +173,46 @@ def test_halving_has_the_winner_of_full_training_for_a_part_of_its_steps(tmp_pat
         levels = [noise.gauss(0, 0.1) for _ in range(27)]
         search = Search(SPACE, "random", limit=27, seed=seed, rungs=(10, 30, 90, 270))
         scores = [-loss(search.drawn(n), 270, levels[n]) for n in range(27)]
-
-        def train(number, values, steps, place, levels=levels):
-            return -loss(values, steps, levels[number])
-
-        folder = SweepFolder(tmp_path / str(seed))
-        list(run_trials(folder, search, train))
-        study = open_study(folder, search)
-        complete = [trial for trial in study.trials if trial.state.name == "COMPLETE"]
+        run(tmp_path / str(seed), search, lambda n, *at, noise=levels: -loss(*at, noise[n]))
+        trials = trials_of(tmp_path / str(seed), search)
+        complete = [trial for trial in trials if trial.state.name == "COMPLETE"]
         same += max(complete, key=lambda trial: trial.value).number == scores.index(max(scores))
-        steps = [270 if t in complete else max(t.intermediate_values) for t in study.trials]
+        steps = [270 if t in complete else max(t.intermediate_values) for t in trials]
         shares.append(1 - sum(steps) / (27 * 270))
     assert same >= 10 and statistics.fmean(shares) > 0.7
 
 
 def test_a_trial_that_diverges_ends_and_another_trains_in_full(tmp_path):
     search = Search(SPACE, "random", limit=3, rungs=(1, 3))
-    calls = []
-
-    def train(number, values, steps, place):
-        calls.append((number, steps))
-        return [-math.inf, -1.0, -2.0][number]
-
-    list(run_trials(SweepFolder(tmp_path), search, train))
-    assert calls == [(0, 1), (1, 1), (1, 3), (2, 1)]
+    calls = run(tmp_path, search, lambda number, *_: [-math.inf, -1.0, -2.0][number])
+    assert [(number, steps) for number, _, steps in calls] == [(0, 1), (1, 1), (1, 3), (2, 1)]
 
 
 def test_a_study_resumes_grows_and_refuses_another_search(tmp_path):
-    fixed = {"search_seed": 0}
-    few = Search(SPACE, "random", limit=2, rungs=(1, 3), fixed=fixed)
-    work(tmp_path / "sweep", few)
-    more = Search(SPACE, "random", limit=4, rungs=(1, 3), fixed=fixed)
-    work(tmp_path / "sweep", more)
-    work(tmp_path / "sweep", few)
-    assert len(trials_of(tmp_path / "sweep", more)) == 4
-    other = Search(SPACE, "random", limit=4, rungs=(1, 3), fixed={"search_seed": 1})
-    with pytest.raises(tj.UserError, match="its search_seed is 0, the sweep's is 1"):
-        open_study(SweepFolder(tmp_path / "sweep"), other)
-    path = tmp_path / "sweep" / "search.journal"
+    few = Search(SPACE, "random", limit=2, rungs=(1, 3), fixed={"search_seed": 0})
+    more = dataclasses.replace(few, limit=4)
+    for search in (few, more, few):
+        work(tmp_path, search)
+    assert len(trials_of(tmp_path, more)) == 4
+    other = dataclasses.replace(more, fixed={"search_seed": 1})
+    assert_refused({"its search_seed is 0, the sweep's is 1": partial(trials_of, tmp_path, other)})
+    path = tmp_path / "search.journal"
     path.write_bytes(path.read_bytes()[:-99] + b"\n{}\n")
-    with pytest.raises(tj.UserError, match="the journal of the search is damaged"):
-        open_study(SweepFolder(tmp_path / "sweep"), more)
+    assert_refused({"the journal of the search is damaged": partial(trials_of, tmp_path, more)})
 
 
 def test_a_trial_of_a_killed_process_continues_after_its_last_rung(tmp_path):
-    def killed(number, values, steps, place):
+    def killed(number, values, steps):
         if steps == 3:
             raise KeyboardInterrupt
         return -1.0
 
     search = Search(SPACE, "optuna", limit=1, rungs=(1, 3))
     with pytest.raises(KeyboardInterrupt):
-        list(run_trials(SweepFolder(tmp_path), search, killed))
+        run(tmp_path, search, killed)
     (before,) = trials_of(tmp_path, search)
-    calls = []
-
-    def train(number, values, steps, place):
-        calls.append((values[RATE], steps))
-        return -2.0
-
-    list(run_trials(SweepFolder(tmp_path), search, train))
-    rate = float(f"{before.params[RATE]:.4g}")
-    assert calls == [(rate, 3)]
+    ((_, values, steps),) = run(tmp_path, search, lambda *_: -2.0)
+    assert (values[RATE], steps) == (float(f"{before.params[RATE]:.4g}"), 3)
 
 
 def test_workers_share_a_study_in_a_bucket(tmp_path, monkeypatch):
@@ -232,14 +222,8 @@ def test_workers_share_a_study_in_a_bucket(tmp_path, monkeypatch):
     studies = [open_study(SweepFolder(address), search) for _ in range(2)]
     numbers = [studies[n % 2].ask().number for n in range(5)]
     assert numbers == [0, 1, 2, 3, 4]  # one more than the limit, which is left out
-    trained = []
-
-    def train(number, values, steps, place):
-        trained.append(number)
-        return float(values["a"])
-
-    list(run_trials(SweepFolder(address), search, train))
-    assert trained == [0, 1, 2, 3]
+    calls = run(address, search, lambda number, values, steps: float(values["a"]))
+    assert [number for number, _, _ in calls] == [0, 1, 2, 3]
     assert [trial.state.name for trial in studies[0].trials] == ["COMPLETE"] * 4 + ["RUNNING"]
 
 

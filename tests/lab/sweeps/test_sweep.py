@@ -2,17 +2,17 @@
 """Sweeps: rows are trained, tabled, drawn, and not trained twice; their folders and files."""
 
 import dataclasses
-import json
 import logging
 import math
 import shutil
 import sys
 from functools import partial
+from unittest.mock import Mock
 
 import pytest
 
 import transformer_jax as tj
-from tests.conftest import records_of
+from tests.conftest import records_of, write_records
 from tests.refusals import assert_refused
 from transformer_jax.data.sources import open_split
 from transformer_jax.errors import DivergedError
@@ -39,11 +39,6 @@ def sweep(tiny_language_model):
     return tj.Sweep("quickstart", rows, base, seeds=2, metrics=metrics, also=longer)
 
 
-def last_valid(run):
-    """The last record of a run's validations."""
-    return records_of(run, "valid")[-1]
-
-
 @pytest.fixture(scope="module")
 def swept(sweep, tmp_path_factory):
     workdir = tmp_path_factory.mktemp("sweep")
@@ -56,7 +51,7 @@ def test_a_row_has_its_metrics_for_each_seed(swept):
     assert list(rows[0].metrics) == ["loss", "perplexity", "twice as long"]
     for row in rows:
         assert row.seeds == 2 and row.parameters > 1000 and row.tokens_per_s > 0 < row.seconds
-    last = last_valid(workdir / "as_it_is" / "seed_1")
+    *_, last = records_of(workdir / "as_it_is" / "seed_1", "valid")
     assert rows[0].metrics["loss"][1] == last["loss"]
     # The same lines in longer rows have the same loss: sinusoids have no end.
     assert rows[0].metrics["twice as long"][1] == pytest.approx(last["loss"], rel=1e-4)
@@ -103,7 +98,7 @@ def test_more_seeds_train_beside_those_that_are_there(sweep, swept, tmp_path):
         assert values[:2] == saved.metrics[name]
     for seed in (2, 3):
         run = workdir / "as_it_is" / f"seed_{seed}"
-        last = last_valid(run)
+        *_, last = records_of(run, "valid")
         assert row.metrics["loss"][seed] == last["loss"]
         assert row.metrics["perplexity"][seed] == last["perplexity"]
         assert row.metrics["twice as long"][seed] == pytest.approx(last["loss"], rel=1e-4)
@@ -127,25 +122,25 @@ def test_a_result_that_cannot_be_read_is_measured_again(sweep, swept, tmp_path, 
     """A file of seconds that cannot be read counts as none."""
     one = Sweep(sweep.config, {"as it is": {}}, sweep.base, 2, sweep.metrics, sweep.also)
     folder = shutil.copytree(swept[0] / "as_it_is", tmp_path / "as_it_is")
-    kept, asked = folder / "result.json", one.asked(one.configs({})["as it is"])
-    whole = kept.read_text()
-    assert saved_row(kept, "as it is", asked) == swept[1][0]
+    result = folder / "result.json"
+    settings = one.configs({})["as it is"]
+    saved = partial(saved_row, result, "as it is", one.asked(settings))
+    whole = result.read_text()
+    expected = swept[1][0]
+    assert saved() == expected
     for damaged in ("", whole[:99], whole.replace('"metrics": {', '"figures": {')):
-        kept.write_text(damaged)
-        assert saved_row(kept, "as it is", asked) is None
+        result.write_text(damaged)
+        assert saved() is None
         told = "result.json is damaged or of an earlier version; it is measured again"
         assert told in caplog.text
         caplog.clear()
     (folder / "seconds").write_text("7000.0\n")
     (row,) = run_sweep(one, tmp_path)
-    expected = swept[1][0]
+    assert row == dataclasses.replace(saved(), seconds=row.seconds) and row.seconds > 7000
     assert row.metrics == expected.metrics and row.parameters == expected.parameters
-    assert row.seconds > 7000
-    assert json.loads(kept.read_text())["row"]["metrics"] == expected.metrics
     (folder / "seconds").write_text("")
-    kept.unlink()
-    spec = RowSpec("as it is", one.configs({})["as it is"])
-    assert _seconds(plan_row(one, spec, folder)) == 0
+    result.unlink()
+    assert _seconds(plan_row(one, RowSpec("as it is", settings), folder)) == 0
 
 
 def test_a_sweep_file_is_read_and_invalid_sweeps_are_refused(sweep, tmp_path):
@@ -192,9 +187,8 @@ def test_a_sweep_file_is_read_and_invalid_sweeps_are_refused(sweep, tmp_path):
     wrong = {words: dict(rows=of_sweep, metrics=[]) for words, of_sweep in rows.items()}
     unknown = "row 'a': task language_modeling has no metric 'losss'"
     wrong[unknown] = dict(rows={"a": {}}, metrics=["losss"])
-    for words, changes in wrong.items():
-        changed = dataclasses.replace(sweep, **changes)
-        calls[words] = partial(run_sweep, changed, tmp_path / "sweep")
+    changed = {words: dataclasses.replace(sweep, **fields) for words, fields in wrong.items()}
+    calls |= {words: partial(run_sweep, of, tmp_path / "sweep") for words, of in changed.items()}
     assert_refused(calls)
     assert not (tmp_path / "sweep").exists()
 
@@ -202,7 +196,8 @@ def test_a_sweep_file_is_read_and_invalid_sweeps_are_refused(sweep, tmp_path):
 def test_validation_records_the_metrics_that_its_task_names(trained_workdir):
     others = {"step", "split", "time", "overlong", "num_all_examples", "num_loss_examples"}
     others |= {"checkpoint", "sha256", *score_translations(["a"], ["a"])}
-    assert last_valid(trained_workdir).keys() - others == {*TASKS["translation"].metrics}
+    *_, last = records_of(trained_workdir, "valid")
+    assert last.keys() - others == {*TASKS["translation"].metrics}
 
 
 def test_rows_may_depend_on_the_base_config_and_be_chosen(sweep):
@@ -266,8 +261,7 @@ def test_seeds_that_cannot_train_together_train_one_after_another(
 
     def train(config, folder, modules, until):
         trained.append(folder.relative_to(tmp_path).as_posix())
-        folder.mkdir(parents=True)
-        (folder / "metrics.jsonl").write_text('{"step": 1, "split": "valid", "loss": null}\n')
+        write_records(folder, {"step": 1, "split": "valid", "loss": None})
         raise DivergedError("the loss is not finite")
 
     monkeypatch.setattr("transformer_jax.lab.sweeps.row_training.train", train)
@@ -279,10 +273,8 @@ def test_seeds_that_cannot_train_together_train_one_after_another(
 
 
 def test_a_picture_that_fails_leaves_the_tables(tmp_path, monkeypatch, caplog):
-    def draw(rows, base):
-        raise ValueError("no such glyph")
-
-    monkeypatch.setattr("transformer_jax.lab.pictures.draw_sweep", draw)
+    failing = Mock(side_effect=ValueError("no such glyph"))
+    monkeypatch.setattr("transformer_jax.lab.pictures.draw_sweep", failing)
     write_tables([Row("a", {"loss": [1.0]}, 1, 1.0, 1.0)], tmp_path)
     names = ["table.csv", "table.md", "table.tex", "table.txt"]
     assert sorted(path.name for path in tmp_path.iterdir()) == names
@@ -361,20 +353,14 @@ def test_seeds_are_not_trained_in_folders_of_others(workdir, tmp_path, tiny_conf
 
 
 def test_rows_of_equal_data_and_settings_share_a_tokenizer(sweep, tmp_path, monkeypatch):
-    trained = []
-
-    def count(config, *others):
-        trained.append(config.vocab_size)
-        return train_tokenizers(config, *others)
-
     def prepared(config, folder, modules, until):  # no more of a run is needed
         settings = read_settings(config)
         build_tokenizers(settings, folder / "tokenizer", open_split(settings.data, "train"))
-        record = {"step": 1, "split": "valid", "loss": math.nan}
-        (folder / "metrics.jsonl").write_text(json.dumps(record) + "\n")
+        write_records(folder, {"step": 1, "split": "valid", "loss": math.nan})
         raise DivergedError("not trained")
 
-    monkeypatch.setattr("transformer_jax.runs.prepare.train_tokenizers", count)
+    train = Mock(wraps=train_tokenizers)
+    monkeypatch.setattr("transformer_jax.runs.prepare.train_tokenizers", train)
     monkeypatch.setattr("transformer_jax.lab.sweeps.row_training.train", prepared)
     rows = {
         "one": {},
@@ -384,12 +370,11 @@ def test_rows_of_equal_data_and_settings_share_a_tokenizer(sweep, tmp_path, monk
         "smaller": {"tokenizer.vocab_size": 20},
     }
     run_sweep(dataclasses.replace(sweep, rows=rows, seeds=1), tmp_path / "sweep", at_once=1)
-    assert len(trained) == 3 and trained[-1] == 20
+    assert train.call_count == 3 and train.call_args.args[0].vocab_size == 20
     one, another, other = (
         load_tokenizers(tmp_path / "sweep" / name / "seed_0" / "tokenizer").sha256
         for name in ("one", "another_rate", "smaller")
     )
     assert one == another != other
-    trained.clear()
     run_sweep(dataclasses.replace(sweep, rows={"one": {}}, seeds=1), tmp_path / "new")
-    assert len(trained) == 1  # the next sweep may have other modules
+    assert train.call_count == 4  # the next sweep may have other modules

@@ -1,36 +1,35 @@
 # SPDX-License-Identifier: Apache-2.0
 """Oracles of tokenizers, searches, metrics, schedules, optimizers, kernels and callbacks."""
 
+from types import SimpleNamespace
+
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from transformer_jax.lab.verification.component_oracles import (
-    continued,
-    lost,
-    predicted,
-    scheduled,
-    scored,
-    searched,
-    tokenized,
-    updated,
-)
+from transformer_jax.lab.verification import component_oracles as oracles
 from transformer_jax.lab.verification.float64 import in_float64
 from transformer_jax.tokenization import TOKENIZERS
 
 TWO_LAYERS = {"model.num_layers": 2}
 WRONG = [
-    (tokenized, {"tokenizer.kind": "loses_e"}, "is decoded to another text"),
-    (searched, {"decode.search": "of_batch"}, "first at sentence 0 by itself"),
-    (tokenized, {"tokenizer.kind": "marks_late"}, "with a mark of words in it"),
-    (searched, {"decode.search": "of_batch_entropy"}, "by itself"),
-    (searched, {"decode.constraint": "of_width"}, "by itself"),
-    (scheduled, {"optimizer.schedule": "below_zero"}, "in the rates: -0.999"),
-    (updated, TWO_LAYERS | {"optimizer.name": "counts_traces"}, "most in decoder/layer_"),
-    (updated, TWO_LAYERS | {"optimizer.transforms": "own_noise"}, "most in "),
-    (lost, {"train.loss": "lost_tile"}, "most in "),
-    (predicted, {"task.name": "sorted_lines", "data.name": "table"}, "first at line 1: "),
-    (updated, TWO_LAYERS | {"optimizer.name": "of_stack"}, "most in decoder/layer_"),
-    (continued, {"train.callbacks": "counts_calls"}, "in the records: valid/calls at step 3"),
+    (oracles.tokenized, {"tokenizer.kind": "loses_e"}, "is decoded to another text"),
+    (oracles.searched, {"decode.search": "of_batch"}, "first at sentence 0 by itself"),
+    (oracles.tokenized, {"tokenizer.kind": "marks_late"}, "with a mark of words in it"),
+    (oracles.searched, {"decode.search": "of_batch_entropy"}, "by itself"),
+    (oracles.searched, {"decode.constraint": "of_width"}, "by itself"),
+    (oracles.scheduled, {"optimizer.schedule": "below_zero"}, "in the rates: -0.999"),
+    (oracles.updated, TWO_LAYERS | {"optimizer.name": "counts_traces"}, "most in decoder/layer_"),
+    (oracles.updated, TWO_LAYERS | {"optimizer.transforms": "own_noise"}, "most in "),
+    (oracles.lost, {"train.loss": "lost_tile"}, "most in "),
+    (oracles.predicted, {"task.name": "sorted_lines", "data.name": "table"}, "first at line 1: "),
+    (oracles.updated, TWO_LAYERS | {"optimizer.name": "of_stack"}, "most in decoder/layer_"),
+    (
+        oracles.continued,
+        {"train.callbacks": "counts_calls"},
+        "in the records: valid/calls at step 3",
+    ),
 ]
 
 
@@ -41,46 +40,37 @@ def two_layers(subject_of):
 
 @pytest.mark.parametrize(("oracle", "changes", "where"), WRONG)
 def test_finds_the_fault(subject_of, right, two_layers, oracle, changes, where):
-    origins = {searched: right, updated: two_layers}
+    origins = {oracles.searched: right, oracles.updated: two_layers}
     found = oracle(subject_of(changes, origins.get(oracle)))
     assert not found.is_equal and where in found.where
 
 
-def test_a_right_component_passes(right, two_layers):
-    assert searched(right).is_equal and scheduled(right).is_equal
-    assert updated(two_layers).is_equal
-
-
-def test_a_search_gets_hidden_states(subject_of, right):
-    assert searched(subject_of({"decode.search": "reads_hidden"}, right)).is_equal
+def test_a_right_component_passes(subject_of, right, two_layers):
+    assert oracles.searched(right).is_equal and oracles.scheduled(right).is_equal
+    assert oracles.updated(two_layers).is_equal
+    # A search gets hidden states.
+    assert oracles.searched(subject_of({"decode.search": "reads_hidden"}, right)).is_equal
 
 
 @pytest.mark.parametrize("kind", [kind for kind in TOKENIZERS if kind != "file"])
 def test_every_kind_of_tokenizer_passes(subject_of, kind):
     changes = {"tokenizer.kind": kind, "tokenizer.vocab_size": 300}
-    assert tokenized(subject_of(changes)).is_equal
-
-
-class Pairs:
-    """A subject whose task has this metric."""
-
-    def __init__(self, metric):
-        task = type("Task", (), {"metric": metric})
-        self.settings = type("Settings", (), {"task": task})
+    assert oracles.tokenized(subject_of(changes)).is_equal
 
 
 def test_a_metric_has_its_own_name_and_knows_no_order(subject_of):
+    def scored(metric):
+        task = SimpleNamespace(metric=metric)
+        return oracles.scored(SimpleNamespace(settings=SimpleNamespace(task=task)))
+
     subject_of()  # registers the metrics
-    assert scored(Pairs("bleu")).is_equal and scored(Pairs("exact_match")).is_equal
-    assert scored(Pairs("first_pair")).where == "most in first_pair"
-    assert scored(Pairs("last_of_reference")).where == "most in last_of_reference"
-    assert "it returns other_name, no nameless" in scored(Pairs("nameless")).where
+    assert scored("bleu").is_equal and scored("exact_match").is_equal
+    assert scored("first_pair").where == "most in first_pair"
+    assert scored("last_of_reference").where == "most in last_of_reference"
+    assert "it returns other_name, no nameless" in scored("nameless").where
 
 
 def test_a_program_in_float64_has_no_rounding():
-    import jax
-    import jax.numpy as jnp
-
     def program(x, length):
         low = jax.nn.softmax(x.astype(jnp.bfloat16)).astype(x.dtype)
         sums, rows = jax.lax.scan(lambda total, row: (total / 3 + row, total), jnp.zeros(4), x)

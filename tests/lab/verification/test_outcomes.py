@@ -17,11 +17,10 @@ from transformer_jax.lab.verification.outcomes import (
     run_oracle,
 )
 
-TREE = {"a": np.array([1.0, -2.0]), "b": {"c": np.array([100.0])}}
-
 
 def test_trees_differ_relative_to_the_largest_element_of_an_array():
-    found = Comparison.of_trees({"a": np.array([1.1, -2.0]), "b": {"c": np.array([101.0])}}, TREE)
+    tree = {"a": np.array([1.0, -2.0]), "b": {"c": np.array([100.0])}}
+    found = Comparison.of_trees({"a": np.array([1.1, -2.0]), "b": {"c": np.array([101.0])}}, tree)
     assert not found.is_equal and found.where == "most in a"
     assert found.absolute == pytest.approx(0.1) and found.relative == pytest.approx(0.05)
     # An array that is zero but for rounding is not compared by itself.

@@ -45,10 +45,6 @@ class Norm(nn.Module):
 """
 
 
-def run_cell(source):
-    exec(source, {"__name__": "__main__"})
-
-
 def test_the_verb_finds_a_fault_and_nothing_else(flags, capfd):
     faulty = ["--config.model.activation=token_shift", "--config.decode.search=of_batch"]
     only = "--only=packed|causal|exported|alone|tensor"
@@ -70,15 +66,13 @@ def test_what_no_oracle_read_is_not_proven(flags, capfd):
     search = "--config.decode.search=of_batch"
     assert main(["verify", *flags, search, "--format=json", "--only=metric|causal"]) == 1
     (outcome,) = json.loads(capfd.readouterr().out)["outcomes"]
-    assert outcome["oracle"] == "decode.search=of_batch" and outcome["verdict"] == "not run"
-    assert (
-        outcome["reason"]
-        == "none of the oracles that were asked for reads it; search: alone = in a batch would"
-    )
+    assert (outcome["oracle"], outcome["verdict"]) == ("decode.search=of_batch", "not run")
+    reader = "search: alone = in a batch"
+    assert outcome["reason"] == f"none of the oracles that were asked for reads it; {reader} would"
 
 
 def test_components_of_cells_are_verified_by_value(small_config, forget_modules, caplog):
-    run_cell(CELL)
+    exec(CELL, {"__name__": "__main__"})
     small_config.model.activation = "of_a_cell"
     small_config.model.norm = "norm_of_a_cell"
     result = tj.verify(small_config, only="packed|another")
@@ -88,7 +82,8 @@ def test_components_of_cells_are_verified_by_value(small_config, forget_modules,
     PARAMETERS.pop()
     source = CELL.replace("SCALE = 2", "import threading; SCALE = 2; lock = threading.Lock()")
     source = re.sub(r"PARAMETERS.append.*", "", source)
-    run_cell(source.replace("return later(x)", "return later(x) if lock else x"))
+    source = source.replace("return later(x)", "return later(x) if lock else x")
+    exec(source, {"__name__": "__main__"})
     with pytest.raises(tj.UserError, match="verify: of_a_cell, .* give modules=FILE"):
         tj.verify(small_config)  # it cannot be pickled
     assert "/gain [8] has no row in the table of parameters (and " in caplog.text

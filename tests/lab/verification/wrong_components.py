@@ -16,19 +16,11 @@ from transformer_jax.inference.config import CONSTRAINTS, SEARCHES
 from transformer_jax.losses import TOKEN_LOSSES, CrossEntropy
 from transformer_jax.models import MODELS
 from transformer_jax.models.decoder_only import DecoderOnly
-from transformer_jax.nn.attention import MultiHeadAttention
+from transformer_jax.nn import attention, embeddings, feed_forward, layers, norms, transformer
 from transformer_jax.nn.cache import KVCache
-from transformer_jax.nn.embeddings import Embedding, InputEmbedding
-from transformer_jax.nn.feed_forward import ACTIVATIONS
-from transformer_jax.nn.layers import ATTENTION_LAYERS
-from transformer_jax.nn.norms import NORMS, final_norm
 from transformer_jax.nn.positions import POSITIONS, PositionEncoding
-from transformer_jax.nn.transformer import Block, Decoder
 from transformer_jax.scoring import METRICS
-from transformer_jax.tasks import TASKS
-from transformer_jax.tasks.classification import Classification
-from transformer_jax.tasks.interface import TaskKind
-from transformer_jax.tasks.language_modeling import LanguageModeling
+from transformer_jax.tasks import TASKS, classification, language_modeling
 from transformer_jax.tokenization import TOKENIZERS, SentencePieceTokenizer
 from transformer_jax.training.callbacks import CALLBACKS, Callback
 from transformer_jax.training.optimizer import OPTIMIZERS, TRANSFORMS, OptimizerKind
@@ -37,37 +29,24 @@ from transformer_jax.training.schedules import SCHEDULES, ScheduleKind
 COUNTER = itertools.count()
 
 
-@ACTIVATIONS.register("token_shift")
-def token_shift(x):
-    """Reads the token before, also that of another example and none while decoding."""
-    return nn.relu(x + jnp.pad(x, ((0, 0), (1, 0), (0, 0)))[:, :-1])
+for name, activation in {
+    # Reads the token before, also that of another example and none while decoding.
+    "token_shift": lambda x: nn.relu(x + jnp.pad(x, ((0, 0), (1, 0), (0, 0)))[:, :-1]),
+    # Reads all tokens of a row.
+    "row_mean": lambda x: nn.relu(x - x.mean(axis=1, keepdims=True)),
+    # Is another function in each program that calls it.
+    "counted": lambda x: nn.relu(x * (1 + 0.01 * next(COUNTER))),
+    # Draws its own dropout, when it is traced.
+    "own_noise": lambda x: nn.relu(x * (1 + 0.1 * np.random.normal(size=x.shape[-1]))),
+    # Loses the small digits of bfloat16.
+    "offset": lambda x: nn.relu((x + 300) - 300),
+    # Rounds to bfloat16 in any model.
+    "rounded": lambda x: nn.relu(x.astype(jnp.bfloat16).astype(x.dtype)),
+}.items():
+    feed_forward.ACTIVATIONS.register(name, activation)
 
 
-@ACTIVATIONS.register("row_mean")
-def row_mean(x):
-    """Reads all tokens of a row."""
-    return nn.relu(x - x.mean(axis=1, keepdims=True))
-
-
-@ACTIVATIONS.register("counted")
-def counted(x):
-    """Is another function in each program that calls it."""
-    return nn.relu(x * (1 + 0.01 * next(COUNTER)))
-
-
-@ACTIVATIONS.register("own_noise")
-def own_noise(x):
-    """Draws its own dropout, when it is traced."""
-    return nn.relu(x * (1 + 0.1 * np.random.normal(size=x.shape[-1])))
-
-
-@ACTIVATIONS.register("offset")
-def offset(x):
-    """Loses the small digits of bfloat16."""
-    return nn.relu((x + 300) - 300)
-
-
-@ACTIVATIONS.register("half")
+@feed_forward.ACTIVATIONS.register("half")
 def half(x):
     """Overflows in bfloat16, where it computes in float16."""
     low = jnp.float16 if x.dtype == jnp.bfloat16 else jnp.float32
@@ -83,7 +62,7 @@ class FromFirst(PositionEncoding):
         return x + jnp.sin(places[:, :, None] * jnp.arange(1, x.shape[-1] + 1))
 
 
-@NORMS.register("device_batch")
+@norms.NORMS.register("device_batch")
 class DeviceBatchNorm(nn.Module):
     """Normalizes over the rows that it is given: those of a device, or of a micro-batch."""
 
@@ -95,7 +74,7 @@ class DeviceBatchNorm(nn.Module):
         return scale * x / jnp.sqrt(jnp.square(x).mean(axis=0, keepdims=True) + self.epsilon)
 
 
-@NORMS.register("drawn")
+@norms.NORMS.register("drawn")
 class DrawnNorm(nn.Module):
     """Draws its initial scale without the key of the run."""
 
@@ -106,7 +85,7 @@ class DrawnNorm(nn.Module):
         return x * self.param("scale", lambda _, shape: np.random.uniform(size=shape), x.shape[-1:])
 
 
-class NumberedLayer(Block):
+class NumberedLayer(transformer.Block):
     """Scales its input by its number, which a scan does not know."""
 
     number: int = 0
@@ -115,24 +94,24 @@ class NumberedLayer(Block):
         return super().__call__(x * (1 + self.number), *args)
 
 
-class NumberedStack(Decoder):
+class NumberedStack(transformer.Decoder):
     def setup(self):
         self.layers = [
             NumberedLayer(self.config, False, self.num_layers, number=i, name=f"layer_{i}")
             for i in range(self.num_layers)
         ]
-        self.final_norm = final_norm(self.config)
+        self.final_norm = norms.final_norm(self.config)
 
 
 @MODELS.register("numbered")
 class Numbered(DecoderOnly):
     def setup(self):
-        self.embedding = self.projection = Embedding(self.config, self.config.vocab_size)
-        self.input = InputEmbedding(self.config, causal=True)
+        self.embedding = self.projection = embeddings.Embedding(self.config, self.config.vocab_size)
+        self.input = embeddings.InputEmbedding(self.config, causal=True)
         self.decoder = NumberedStack(self.config, self.config.num_layers, False)
 
 
-class MeanLoss(LanguageModeling):
+class MeanLoss(language_modeling.LanguageModeling):
     """Returns a mean of each micro-batch in place of a sum."""
 
     def loss(self, params, batch, rng, frozen):
@@ -140,8 +119,8 @@ class MeanLoss(LanguageModeling):
         return loss / weight, jnp.ones_like(weight), sums
 
 
-KIND = TASKS["language_modeling"]
-TASKS.register("mean_loss", TaskKind(MeanLoss.build, KIND.texts, defaults=KIND.defaults))
+LANGUAGE_MODELING = TASKS["language_modeling"]
+TASKS.register("mean_loss", dataclasses.replace(LANGUAGE_MODELING, build=MeanLoss.build))
 
 
 def hidden_momentum(config):
@@ -167,9 +146,6 @@ SOURCES.register("forgetful", SourceSet(lambda config, split: [Forgetful(LINES)]
 SOURCES.register("lines", SourceSet(lambda config, split: [LINES], reads=()))
 
 
-# --- Faults that only longer rows, gradients, float64 or keys show ---
-
-
 @POSITIONS.register("wraps")
 class Wraps(PositionEncoding):
     """While decoding token by token, positions end at 11."""
@@ -179,17 +155,11 @@ class Wraps(PositionEncoding):
         return x + jnp.sin(places[:, :, None] * jnp.arange(1, x.shape[-1] + 1))
 
 
-@ACTIVATIONS.register("leaking_gradient")
+@feed_forward.ACTIVATIONS.register("leaking_gradient")
 def leaking_gradient(x):
     """Hands the gradient of a token to the one before it, also to that of another example."""
     before = jnp.pad(x, ((0, 0), (1, 0), (0, 0)))[:, :-1]
     return nn.relu(x + 0.3 * (before - jax.lax.stop_gradient(before)))
-
-
-@ACTIVATIONS.register("rounded")
-def rounded(x):
-    """Rounds to bfloat16 in any model."""
-    return nn.relu(x.astype(jnp.bfloat16).astype(x.dtype))
 
 
 class StubbornCache(KVCache):
@@ -197,8 +167,8 @@ class StubbornCache(KVCache):
         return self
 
 
-@ATTENTION_LAYERS.register("never_forgets")
-class NeverForgets(MultiHeadAttention):
+@layers.ATTENTION_LAYERS.register("never_forgets")
+class NeverForgets(attention.MultiHeadAttention):
     """Keeps the keys of tokens that were taken back."""
 
     @classmethod
@@ -214,7 +184,7 @@ def wrong_rule(x):
 
 
 wrong_rule.defvjp(lambda x: (nn.silu(x), x), lambda x, g: (g * nn.sigmoid(x),))
-ACTIVATIONS.register("wrong_rule", wrong_rule)
+feed_forward.ACTIVATIONS.register("wrong_rule", wrong_rule)
 
 
 @jax.custom_vjp
@@ -224,10 +194,7 @@ def straight_through(x):
 
 
 straight_through.defvjp(lambda x: (straight_through(x), None), lambda _, g: (g,))
-ACTIVATIONS.register("straight_through", straight_through)
-
-
-# --- Components of other kinds ---
+feed_forward.ACTIVATIONS.register("straight_through", straight_through)
 
 
 class LosesE(SentencePieceTokenizer):
@@ -235,27 +202,20 @@ class LosesE(SentencePieceTokenizer):
         return super().decode(ids).replace("e", "")
 
 
-def train_bpe(config, texts, name):
-    return TOKENIZERS["bpe"].train(dataclasses.replace(config, kind="bpe"), texts, name)
-
-
-KIND_OF_LOST = dataclasses.replace(
-    TOKENIZERS["bpe"], train=train_bpe, load=LosesE, suffix=".lost.model"
-)
-TOKENIZERS.register("loses_e", KIND_OF_LOST)
-
-
 class MarksLate(SentencePieceTokenizer):
     def starts_word(self, ids):
         return [True, *super().starts_word(ids)[:-1]]
 
 
-TOKENIZERS.register(
-    "marks_late", dataclasses.replace(KIND_OF_LOST, load=MarksLate, suffix=".late.model")
-)
+def train_bpe(config, texts, name):
+    return TOKENIZERS["bpe"].train(dataclasses.replace(config, kind="bpe"), texts, name)
 
 
-@dataclasses.dataclass(frozen=True)
+for name, load in {"loses_e": LosesE, "marks_late": MarksLate}.items():
+    changes = {"train": train_bpe, "load": load, "suffix": f".{name}.model"}
+    TOKENIZERS.register(name, dataclasses.replace(TOKENIZERS["bpe"], **changes))
+
+
 class OfBatchEntropy(Sampler):
     """Keeps tokens that are likelier than the mean entropy of the batch says."""
 
@@ -290,7 +250,6 @@ CONSTRAINTS.register(
 )
 
 
-@dataclasses.dataclass(frozen=True)
 class OfBatch(Sampler):
     """The outputs of a sentence depend on how many there are."""
 
@@ -302,7 +261,6 @@ class OfBatch(Sampler):
 SEARCHES.register("of_batch", lambda decode, ids: OfBatch(1.0, 1, None, **ids))
 
 
-@dataclasses.dataclass(frozen=True)
 class ReadsHidden(Sampler):
     """Right: the likeliest token and a number of the hidden state choose."""
 
@@ -315,47 +273,33 @@ class ReadsHidden(Sampler):
 SEARCHES.register("reads_hidden", lambda decode, ids: ReadsHidden(1.0, 1, None, **ids))
 
 
-@METRICS.register("first_pair")
-def first_pair(outputs, references):
-    return {"first_pair": float(len(outputs[0]))}
-
-
 @METRICS.register("last_of_reference")
 def last_of_reference(outputs, references):
     by_reference = dict(zip(references, outputs, strict=True))
     return {"last_of_reference": float(sum(map(len, by_reference.values())))}
 
 
-@METRICS.register("nameless")
-def nameless(outputs, references):
-    return {"other_name": 1.0}
-
-
+METRICS.register("first_pair", lambda outputs, _: {"first_pair": float(len(outputs[0]))})
+METRICS.register("nameless", lambda *_: {"other_name": 1.0})
 SCHEDULES.register("below_zero", ScheduleKind(lambda options: lambda count: 1e-3 - count))
 
 
-def scale_by_largest():
+def scale_by_largest(config):
     """Divides by the largest gradient of an array: of a stack that of all layers."""
-
-    def update(grads, state, params=None):
-        return jax.tree.map(lambda x: x / jnp.abs(x).max(), grads), state
-
-    return optax.GradientTransformation(lambda params: optax.EmptyState(), update)
+    return [optax.stateless(lambda grads, _: jax.tree.map(lambda x: x / jnp.abs(x).max(), grads))]
 
 
-OPTIMIZERS.register(
-    "of_stack", OptimizerKind(lambda config: [scale_by_largest()], reads=(), stackable=True)
-)
+OPTIMIZERS.register("of_stack", OptimizerKind(scale_by_largest, reads=(), stackable=True))
 
 
 def counts_traces(config):
     """Changes its rule with the number of times that it is traced."""
     count = itertools.count()
 
-    def update(grads, state, params=None):
-        return (jax.tree.map(jnp.sign, grads) if next(count) > 1 else grads), state
+    def update(grads, params):
+        return jax.tree.map(jnp.sign, grads) if next(count) > 1 else grads
 
-    return [optax.GradientTransformation(lambda params: optax.EmptyState(), update)]
+    return [optax.stateless(update)]
 
 
 OPTIMIZERS.register("counts_traces", OptimizerKind(counts_traces, reads=()))
@@ -379,16 +323,13 @@ class LostTile(CrossEntropy):
         return self.of_logits(logits.at[..., logits.shape[-1] - rest :].set(-100.0), labels)
 
 
-class SortedLines(Classification):
+class SortedLines(classification.Classification):
     def predict(self, params, lines, decode, first_line=1):
         return super().predict(params, sorted(lines, key=len), decode, first_line)
 
 
-LABELS = TASKS["classification"]
-TASKS.register(
-    "sorted_lines",
-    TaskKind(SortedLines.build, LABELS.texts, labels=LABELS.labels, defaults=LABELS.defaults),
-)
+KIND = dataclasses.replace(TASKS["classification"], build=SortedLines.build)
+TASKS.register("sorted_lines", KIND)
 
 
 @CALLBACKS.register("counts_calls")
