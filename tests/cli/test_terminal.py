@@ -51,6 +51,23 @@ def test_a_full_stdout_is_an_error(capitals):
         assert answer.stderr == b"error: cannot write to stdout: No space left on device\n"
 
 
+PRINTS = """
+import sys
+from types import SimpleNamespace
+from transformer_jax.cli import main
+main.parse = lambda words: SimpleNamespace(verb="train", traceback=False)
+main.VERBS = {"train": SimpleNamespace(run=lambda args: print("of a component"))}
+sys.exit(main.main([]))
+"""
+
+
+def test_what_a_component_prints_is_flushed_before_the_exit(monkeypatch, without_xla_flags):
+    monkeypatch.delenv("PYTHONUNBUFFERED", raising=False)
+    answer = run("> /dev/full", [sys.executable, "-c", PRINTS])
+    assert answer.returncode == 2
+    assert answer.stderr == b"error: cannot write to stdout: No space left on device\n"
+
+
 def test_help_that_nobody_reads_is_quiet():
     with subprocess.Popen(HELP, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         process.stdout.close()  # long before it has imported what it needs
