@@ -251,11 +251,11 @@ def _signature_fault(entry: Any) -> str | None:
             override = inspect.getattr_static(entry, name)
             public = name == "__call__" or not name.startswith("_")
             if public and override is not plain and not _accepts(override, plain):
-                taken, given = (
+                taken, expected = (
                     ", ".join(parameter.name for parameter in _parameters_of(method) or ())
                     for method in (override, plain)
                 )
-                return f"{name} of {file_of(entry)} takes ({taken}); it is called with ({given})"
+                return f"{name} of {file_of(entry)} takes ({taken}); it is called with ({expected})"
     return None
 
 

@@ -46,7 +46,8 @@ def test_pooling_and_normalization_can_be_chosen(run):
     lengths = np.linalg.norm(raw, axis=1, keepdims=True)
     assert np.abs(lengths - 1).min() > 1e-3
     np.testing.assert_allclose(raw / lengths, VECTORS, atol=1e-5)
-    rows = jnp.asarray(run.task._rows(LINES[:1], 1))
+    tokens = run.tokenizer["text"]
+    rows = jnp.asarray([tokens.specials.encoder.around(tokens.encode(LINES[0]))])
     inputs = (rows, jnp.arange(rows.shape[1])[None], jnp.ones_like(rows))
     features = jax.jit(functools.partial(run.model.apply, method="features"))
     states = features({"params": run.params}, *inputs)[0]

@@ -53,9 +53,14 @@ def apply_model(
     """
     rngs = None if rng is None else {"dropout": rng}
     collected = auxiliary.current()
-    mutable = False if collected is None else [auxiliary.COLLECTION]
-    options = {"deterministic": rng is None, "rngs": rngs, "method": method, "mutable": mutable}
-    result = model.apply({"params": params}, *inputs, **options)
+    result = model.apply(
+        {"params": params},
+        *inputs,
+        deterministic=rng is None,
+        rngs=rngs,
+        method=method,
+        mutable=False if collected is None else [auxiliary.COLLECTION],
+    )
     if collected is None:
         return result
     output, variables = result

@@ -66,10 +66,15 @@ class RecurrentEncoderDecoder(Seq2Seq):
     ) -> Float[Array, "B T D"]:
         memory, states = self._read(*source, deterministic)
         initial = self._initial_states(states, source.segment_ids, target.segment_ids)
-        first = _first_state(initial)
-        starts = {"is_first": first_tokens(target.segment_ids), "initial": initial}
-        x = self._embed(self.target_embedding, target.ids, deterministic)
-        x, _ = self.decoder(x, first, memory, target.segment_ids, deterministic, **starts)
+        x, _ = self.decoder(
+            self._embed(self.target_embedding, target.ids, deterministic),
+            _first_state(initial),
+            memory,
+            target.segment_ids,
+            deterministic,
+            is_first=first_tokens(target.segment_ids),
+            initial=initial,
+        )
         return x
 
     def encode(

@@ -107,19 +107,21 @@ class BatchNorm(nn.Module):
         bias = self.param("bias", nn.initializers.zeros, (size,))
         averages = self.param("averages", nn.initializers.zeros, (3, size))
         x = x.astype(jnp.float32)
-        is_training = is_collected(self)
-        sums = _token_sums(x) if is_training else averages
-        total, squares, count = _sum_over_devices(sums) if is_training else sums
-        least = 1 if is_training else jnp.finfo(jnp.float32).tiny
-        mean = total / jnp.maximum(count, least)
-        variance = squares / jnp.maximum(count, least)
-        if not is_training:
+        if not is_collected(self):
+            total, squares, count = averages
+            mean = total / jnp.maximum(count, _TINY)
+            variance = squares / jnp.maximum(count, _TINY)
             variance = jnp.where(count == 0, 1.0, variance)  # before the first update
+            return (x - mean) * jax.lax.rsqrt(variance + self.epsilon) * scale + bias
+        sums = _token_sums(x)
+        total, squares, count = _sum_over_devices(sums)
+        mean = total / jnp.maximum(count, 1)
+        variance = squares / jnp.maximum(count, 1)
         y = (x - mean) * jax.lax.rsqrt(variance + self.epsilon) * scale + bias
-        # The gradient is that of the kind "average" of parameters.
-        return with_gradient(y, averages, -SIDE_GRADIENT * sums) if is_training else y
+        return with_gradient(y, averages, -SIDE_GRADIENT * sums)  # kind "average" of parameters
 
 
+_TINY = float(jnp.finfo(jnp.float32).tiny)
 _real_tokens: ContextVar[Array | None] = ContextVar("real_tokens", default=None)
 
 

@@ -86,10 +86,16 @@ class Ring:
     tensor: Any
 
     def inputs(self, queries: Queries, keys: Keys) -> AttentionInputs:
-        segments = Segments(queries.segment_ids, keys.segment_ids, self.causal)
-        positions = queries.positions, keys.positions
-        heads = queries.query, keys.key, keys.value
-        return AttentionInputs(*heads, None, *positions, segments, self.window)
+        return AttentionInputs(
+            queries.query,
+            keys.key,
+            keys.value,
+            mask=None,
+            query_positions=queries.positions,
+            key_positions=keys.positions,
+            segments=Segments(queries.segment_ids, keys.segment_ids, self.causal),
+            window=self.window,
+        )
 
     def masked_logits(
         self, inputs: AttentionInputs, mask: Bool[Array, "B 1 T S"], parameters: Sequence[Array]

@@ -4,7 +4,7 @@
 B batch, T slots of a row, M predictions of a row.
 """
 
-import os
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -107,5 +107,6 @@ def split_tokens(tokenizer: Tokenizer, source: str, target: str) -> ContextTarge
     """
     together = tokenizer.encode(source + target)
     alone = tokenizer.encode(source.rstrip()) if target else together
-    count = len(os.path.commonprefix([together, alone]))
+    same = itertools.takewhile(lambda pair: pair[0] == pair[1], zip(together, alone, strict=False))
+    count = len(list(same))
     return [tokenizer.specials.first, *together[:count]], together[count:]
