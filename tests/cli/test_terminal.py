@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-from types import SimpleNamespace
 
 import pytest
 
@@ -49,6 +48,23 @@ def test_a_full_stdout_is_an_error(capitals):
         answer = run("> /dev/full", words, stdin=b"a\n")
         assert answer.returncode == 2
         assert answer.stderr == b"error: cannot write to stdout: No space left on device\n"
+
+
+PRINTS = """
+import sys
+from types import SimpleNamespace
+from transformer_jax.cli import main
+main.parse = lambda words: SimpleNamespace(verb="train", traceback=False)
+main.VERBS = {"train": SimpleNamespace(run=lambda args: print("of a component"))}
+sys.exit(main.main([]))
+"""
+
+
+def test_what_a_component_prints_is_flushed_before_the_exit(monkeypatch, without_xla_flags):
+    monkeypatch.delenv("PYTHONUNBUFFERED", raising=False)
+    answer = run("> /dev/full", [sys.executable, "-c", PRINTS])
+    assert answer.returncode == 2
+    assert answer.stderr == b"error: cannot write to stdout: No space left on device\n"
 
 
 def test_help_that_nobody_reads_is_quiet():
@@ -136,6 +152,6 @@ def test_messages_log_lines_and_results_on_a_terminal_have_no_control_characters
     assert warning.endswith(SHOWN) and traceback == f"ValueError: {SHOWN}"
     for is_terminal, written in ((False, FOREIGN), (True, SHOWN)):
         buffer = type("Stream", (io.BytesIO,), {"isatty": lambda self, is_=is_terminal: is_})()
-        monkeypatch.setattr(sys, "stdout", SimpleNamespace(buffer=buffer))
+        monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(buffer))
         terminal.write(f"{FOREIGN}\n")
         assert buffer.getvalue() == f"{written}\n".encode()

@@ -51,7 +51,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run(args: argparse.Namespace) -> int:
     terminal.announce_interrupt(str(Interrupted()) if args.verb in _RESUMED else "")
     try:
-        return VERBS[args.verb].run(args) or 0
+        status = VERBS[args.verb].run(args)
+        terminal.write("")  # also what a component has printed: Python would fail at exit
+        return status or 0
     except KeyboardInterrupt:
         return terminal.report_interrupt()
     except Exception as error:

@@ -65,7 +65,7 @@ def write(text: str) -> None:
         text = escape_controls(text)
     try:
         sys.stdout.buffer.write(text.encode("utf-8", "surrogateescape"))
-        sys.stdout.buffer.flush()
+        sys.stdout.flush()  # with what a component has printed
     except OSError as error:
         _discard(sys.stdout)
         if isinstance(error, BrokenPipeError):
