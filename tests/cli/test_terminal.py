@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-from types import SimpleNamespace
 
 import pytest
 
@@ -153,6 +152,6 @@ def test_messages_log_lines_and_results_on_a_terminal_have_no_control_characters
     assert warning.endswith(SHOWN) and traceback == f"ValueError: {SHOWN}"
     for is_terminal, written in ((False, FOREIGN), (True, SHOWN)):
         buffer = type("Stream", (io.BytesIO,), {"isatty": lambda self, is_=is_terminal: is_})()
-        monkeypatch.setattr(sys, "stdout", SimpleNamespace(buffer=buffer))
+        monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(buffer))
         terminal.write(f"{FOREIGN}\n")
         assert buffer.getvalue() == f"{written}\n".encode()
