@@ -80,15 +80,17 @@ def test_only_regular_files_are_read_or_appended_to(tmp_path, monkeypatch, kind)
     assert os.listdir() == ["precious"]
 
 
-def test_paths_of_a_folder_do_not_include_those_behind_links(tmp_path):
+def test_entries_below_a_folder_do_not_include_those_behind_links(tmp_path):
     run = tmp_path / "run"
     (tmp_path / "outside/secret").mkdir(parents=True)
     (run / "deep/er").mkdir(parents=True)
     (run / "deep/file").touch()
     (run / "link").symlink_to(tmp_path / "outside")
     names = ("deep", "deep/er", "deep/file", "link")
-    assert sorted(files.walk_paths(run)) == [run / name for name in names]
-    assert list(files.walk_paths(tmp_path / "nowhere")) == []
+    assert sorted(Path(entry.path) for entry in files.entries_below(run)) == [
+        run / name for name in names
+    ]
+    assert list(files.entries_below(tmp_path / "nowhere")) == []
 
 
 @pytest.mark.parametrize("others", ["write", "remove"])

@@ -13,7 +13,6 @@ import os
 import re
 import shutil
 import signal
-import stat
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable
@@ -24,7 +23,7 @@ from typing import NamedTuple, Self
 from transformer_jax.buckets.bucket import Bucket, download_files, run_in_parallel
 from transformer_jax.buckets.lease import LEASE_FOLDER, Lease, LeaseLostError
 from transformer_jax.errors import UserError
-from transformer_jax.runtime.files import path_below, remove, walk_paths
+from transformer_jax.runtime.files import entries_below, path_below, remove
 
 logger = logging.getLogger(__name__)
 
@@ -239,11 +238,11 @@ class Mirror:
     def _files(self) -> dict[str, _Stamp]:
         """Complete regular files of the folder."""
         stamps = {}
-        for path in walk_paths(self._folder):
+        for entry in entries_below(self._folder):
             with contextlib.suppress(FileNotFoundError):  # deleted meanwhile
-                status = path.lstat()
-                if stat.S_ISREG(status.st_mode):
-                    name = path.relative_to(self._folder).as_posix()
+                status = entry.stat(follow_symlinks=False)
+                if entry.is_file(follow_symlinks=False):
+                    name = Path(entry.path).relative_to(self._folder).as_posix()
                     stamps[name] = _Stamp(status.st_size, status.st_mtime_ns)
         return {name: stamps[name] for name in self._layout.complete(stamps)}
 

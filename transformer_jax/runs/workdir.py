@@ -139,8 +139,9 @@ def workdir_path(workdir: str | Path) -> Path:
     _require_regular(path / WANDB)  # the wandb library makes links inside it
     for name in (MARK, *RUN.written):
         _require_regular(path / name)
-        for part in files.walk_paths(path / name):
-            _require_regular(part)
+        for entry in files.entries_below(path / name):
+            if not (entry.is_file(follow_symlinks=False) or entry.is_dir(follow_symlinks=False)):
+                _require_regular(Path(entry.path))
     return path
 
 

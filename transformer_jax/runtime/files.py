@@ -132,11 +132,18 @@ def parse_json(text: str | bytes) -> Any:
     return json.loads(text, parse_int=lambda digits: (int if len(digits) < 19 else float)(digits))
 
 
-def walk_paths(folder: Path) -> Iterator[Path]:
-    """Paths of all entries of a folder and its subfolders. Links are not followed, and folders that
-    cannot be listed are skipped."""
-    for parent, folders, files in folder.walk():
-        yield from (parent / name for name in (*folders, *files))
+def entries_below(folder: Path) -> Iterator[os.DirEntry[str]]:
+    """All entries of a folder and its subfolders. Links are not followed, and folders that cannot
+    be listed are skipped. An entry knows its type without another call to a disk far away."""
+    folders = [os.fspath(folder)]
+    while folders:
+        try:
+            with os.scandir(folders.pop()) as listing:
+                entries = list(listing)
+        except OSError:
+            continue
+        folders += [entry.path for entry in entries if entry.is_dir(follow_symlinks=False)]
+        yield from entries
 
 
 @contextlib.contextmanager
@@ -239,9 +246,9 @@ def _locked_folder(path: Path) -> Iterator[None]:
 
 def _move_content(partial: Path, target: Path) -> None:
     """Makes a folder's content that of another folder, which is missing or empty."""
-    for path in walk_paths(partial):
-        if path.is_file() and not path.is_symlink():
-            with open_regular(path) as file:
+    for entry in entries_below(partial):
+        if entry.is_file(follow_symlinks=False):
+            with open_regular(Path(entry.path)) as file:
                 os.fsync(file.fileno())
     if partial.parent != target:
         partial.rename(target)

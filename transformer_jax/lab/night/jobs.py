@@ -38,7 +38,7 @@ from transformer_jax.runs.load import load
 from transformer_jax.runs.provenance import TEST_DATA, VALIDATION_DATA, data_digests
 from transformer_jax.runs.settings import Settings
 from transformer_jax.runs.user_modules import describe_error
-from transformer_jax.runtime.files import walk_paths, write_atomic
+from transformer_jax.runtime.files import entries_below, write_atomic
 
 _ROW = "row"
 _POLL_SECONDS = 0.5
@@ -112,9 +112,9 @@ def _wait(process: subprocess.Popen[bytes], limits: Limits, stops: hosts.Stops) 
 
 def _bytes_below(folder: Path) -> int:
     total = 0
-    for path in walk_paths(folder):
+    for entry in entries_below(folder):
         with contextlib.suppress(OSError):  # a temporary file that is gone
-            total += path.lstat().st_size
+            total += entry.stat(follow_symlinks=False).st_size
     return total
 
 
