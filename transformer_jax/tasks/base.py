@@ -26,7 +26,6 @@ from transformer_jax.models.classifier import BODIES
 from transformer_jax.models.decoder_only import DecoderOnly
 from transformer_jax.models.encoder_decoder import Seq2Seq, shift_right
 from transformer_jax.runtime import platform
-from transformer_jax.scoring import Score
 from transformer_jax.summary import Summarized
 from transformer_jax.tasks.interface import (
     Batch,
@@ -365,15 +364,6 @@ class Seq2SeqTask(ScoringTask):
         labels = target if self.predicts is None else jnp.array(self.predicts, jnp.int32)[target]
         counted = (segment_ids > 0) & (positions >= len(specials.translation.head))
         return Supervised(inputs, labels, counted)
-
-    def evaluate_by(
-        self, score: Score, params: Params, examples: Corpus, decode: DecodeConfig
-    ) -> Evaluation:
-        """Returns the metrics of the best outputs, and these outputs."""
-        n_best = self.predict(params, [example["source"] for example in examples], decode)
-        outputs = [hypotheses[0] for hypotheses in n_best]
-        references = [example["target"] for example in examples]
-        return score([output.text for output in outputs], references), outputs
 
     def pair_tokens(self, number: int, source: str, target: str) -> Pair:
         return self.encode_pair({"source": source, "target": target})

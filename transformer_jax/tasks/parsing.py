@@ -209,7 +209,10 @@ class Parsing(Seq2SeqTask):
 
     def evaluate(self, params: Params, examples: Corpus, decode: DecodeConfig) -> Evaluation:
         """Returns the metrics of `scoring.parseval`, and the best tree of each sentence."""
-        return self.evaluate_by(parseval, params, examples, decode)
+        n_best = self.predict(params, [example["source"] for example in examples], decode)
+        outputs = [trees[0] for trees in n_best]
+        references = [example["target"] for example in examples]
+        return parseval([output.text for output in outputs], references), outputs
 
     def check_search(self, examples: Corpus, decode: DecodeConfig) -> None:
         parts = [part for example in examples for part in self.parts(example["source"])]

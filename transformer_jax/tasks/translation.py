@@ -75,8 +75,11 @@ class TextPairs(Seq2SeqTask):
 
     def evaluate(self, params: Params, examples: Corpus, decode: DecodeConfig) -> Evaluation:
         """Returns the metrics of the best outputs, such as BLEU, and these outputs."""
+        n_best = self.predict(params, [example["source"] for example in examples], decode)
+        outputs = [hypotheses[0] for hypotheses in n_best]
+        references = [example["target"] for example in examples]
         score = METRICS.configured(self.metric, self.config)
-        return self.evaluate_by(score, params, examples, decode)
+        return score([output.text for output in outputs], references), outputs
 
     def _encode_source(self, line: str, warnings: LineWarnings) -> list[int]:
         """Tokens of a source, cut at `max_source_length`, with special tokens."""
