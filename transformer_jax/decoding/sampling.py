@@ -162,7 +162,7 @@ class Sampler:
 
     def open(self, start: Start, *, num_outputs: int, max_length: int) -> Samples:
         keys = jax.vmap(lambda key: jax.random.split(key, num_outputs))(start.keys).reshape(-1)
-        # [B, ...] -> [N, ...], but for the memory
+        # [B, ...] -> [N, ...]; the memory stays [B, ...]
         start_of_samples = jax.tree.map(
             lambda x: jnp.repeat(x, num_outputs, axis=0), dataclasses.replace(start, memory=None)
         )

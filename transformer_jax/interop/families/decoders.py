@@ -322,6 +322,7 @@ def _to_keys_phi3(model: TransformerConfig) -> Keys:
 
 
 def renamed(fields: Fields, old: str, new: str) -> Fields:
+    """`Family.fields` with another name for a key of config.json."""
     return {new if key == old else key: field for key, field in fields.items()}
 
 

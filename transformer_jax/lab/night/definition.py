@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is written into the folder of a night: its definition, and proposals.
+"""Definition of a night and its proposals, as its folder has them.
 
 `night.py` is Python with a `get_night()` that returns a dict with the fields of `Night`. In the
 folder `proposals` are
@@ -197,7 +197,7 @@ def rule_of(field: str) -> str:
 
 
 def read_proposals(folder: Path) -> list[Proposal]:
-    """The proposals in the folder of a night, in the order in which they arrived."""
+    """Reads the proposals in the folder of a night, in order of arrival."""
     proposals: list[Proposal] = []
     for path in (folder / "proposals").glob("*"):
         is_partial = path.name.startswith((".", "__")) or path.suffix == ".partial"

@@ -171,7 +171,7 @@ class OpenNight:
         return Variant(BASELINE, overrides, files, lines, number)
 
     def open_proposals(self) -> list[Proposal]:
-        """The proposals that are not decided, in the order in which they arrived."""
+        """Reads the proposals that are not decided, in order of arrival."""
         decided = self.ledger.decided()
         proposals = read_proposals(self.folder)
         return [p for p in proposals if (p.name, p.digest) not in decided]

@@ -87,8 +87,8 @@ def plan(
     """
     require_compiler(parse_target(device, slices))
     settings = resolve(config, {}, modules, COMMAND)
-    what = "decode" if decode else "train"
-    return Plan(_run_child(settings, device, slices, what, modules), note=NOTE)
+    request = "decode" if decode else "train"
+    return Plan(_run_child(settings, device, slices, request, modules), note=NOTE)
 
 
 def search_meshes(
@@ -146,7 +146,7 @@ def does_not_fit_message(report: dict[str, Any]) -> str:
 def _run_child(
     settings: Settings, device: str, slices: int, what: str, modules: Modules
 ) -> dict[str, Any]:
-    """What `answer` returns, from a process of its own: `target.ENVIRONMENT` must be set before JAX
+    """Calls `answer` in a process of its own: `target.ENVIRONMENT` must be set before JAX
     starts, and the compiler for absent devices and the caller's JAX must not disturb each other.
 
     Raises:
