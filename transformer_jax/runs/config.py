@@ -11,11 +11,10 @@ belongs to a component that is not chosen (`refuse_unchosen`), or sections contr
 section.
 """
 
-import contextlib
 import json
 import re
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +22,7 @@ from ml_collections import ConfigDict, config_dict
 
 from transformer_jax.buckets.copies import fetch_file
 from transformer_jax.data.sources import SOURCES
-from transformer_jax.errors import UserError
+from transformer_jax.errors import UserError, user_errors
 from transformer_jax.fields import fields_of
 from transformer_jax.models import MODELS
 from transformer_jax.nn.layer_pattern import pattern_text
@@ -115,16 +114,9 @@ def to_config(settings: Settings) -> Config:
             # A reference with a type lets the field change between a word and a value.
             kind = fields[name].type if words == (None,) else object
             values[name] = config_dict.FieldReference(value, kind)
-    config = _branch(nested(values))
+    config = nested(values, Config)
     object.__setattr__(config, "_settings", settings)
     return config
-
-
-def _branch(tree: Any) -> Any:
-    """A tree of dicts as a `Config` of such."""
-    if not isinstance(tree, dict):
-        return tree
-    return Config({name: _branch(part) for name, part in tree.items()})
 
 
 def load_config(
@@ -470,15 +462,6 @@ def _require_modules(settings: Settings) -> None:
             )
 
 
-@contextlib.contextmanager
-def errors_of(part: str) -> Iterator[None]:
-    """Turns a ValueError into a UserError that names the part of the config to change."""
-    try:
-        yield
-    except ValueError as error:
-        raise UserError(f"config.{part}: {error}") from error
-
-
 def build_settings(resolved: Resolved, origins: Mapping[str, Origin]) -> Settings:
     """Makes the dataclass of each section.
 
@@ -493,7 +476,7 @@ def build_settings(resolved: Resolved, origins: Mapping[str, Origin]) -> Setting
         entries = [entry for entry in resolved.options if entry.startswith(f"{section}.")]
         if entries:
             arguments["options"] = tuple(_build_options(entry, resolved) for entry in entries)
-        with errors_of(section):
+        with user_errors(f"config.{section}"):
             sections[section] = cls(**arguments)
             _check_choices(section, values)
     try:
@@ -508,7 +491,7 @@ def _build_options(entry: str, resolved: Resolved) -> Any:
     """Options of "section.entry" as their dataclass; errors as of `build_settings`."""
     cls = resolved.options[entry]
     names = fields_of(entry, cls)
-    with errors_of(entry):
+    with user_errors(f"config.{entry}"):
         options = cls(**{name.rpartition(".")[2]: resolved.values[name] for name in names})
         check_fields(options)
     return options
@@ -553,14 +536,19 @@ def flatten(tree: Mapping[Any, Any]) -> dict[str, Any]:
     return values
 
 
-def nested(values: Mapping[str, Any]) -> dict[str, Any]:
-    """The inverse of `flatten`: {section: {field: value, entry: {option: value}}}."""
-    tree: dict[str, Any] = {section: {} for section in SECTIONS}
+def nested(values: Mapping[str, Any], group: type = dict) -> Any:
+    """The inverse of `flatten`: {section: {field: value, entry: {option: value}}}, of objects of
+    the type `group`."""
+    tree = group()
+    for section in SECTIONS:
+        tree[section] = group()
     for name, value in values.items():
-        *groups, field = name.split(".")
+        *path, field = name.split(".")
         branch = tree
-        for group in groups:
-            branch = branch.setdefault(group, {})
+        for part in path:
+            if part not in branch:
+                branch[part] = group()
+            branch = branch[part]
         branch[field] = value
     return tree
 

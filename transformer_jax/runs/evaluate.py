@@ -16,7 +16,7 @@ from transformer_jax.buckets.bucket import BucketError
 from transformer_jax.buckets.copies import write_back
 from transformer_jax.data.examples import Corpus
 from transformer_jax.data.sources import open_corpora, open_split
-from transformer_jax.errors import MissingSplitError, UserError
+from transformer_jax.errors import MissingSplitError, UserError, user_errors
 from transformer_jax.inference.config import DecodeConfig, search_options
 from transformer_jax.parallel import hosts
 from transformer_jax.parallel.sharding import mesh_for_inference
@@ -165,10 +165,8 @@ def validation(
     def checked_evaluator(name: str, open_examples: Callable[[], Corpus]) -> Evaluator:
         examples, digests[name] = open_same_data(name, open_examples)
         evaluator = build.build_evaluator(settings, task, examples, greedy, mesh, count)
-        try:
+        with user_errors("the validation split cannot be evaluated", kinds=UserError):
             evaluator.check()
-        except UserError as error:
-            raise UserError(f"the validation split cannot be evaluated: {error}") from error
         return evaluator
 
     evaluator = checked_evaluator("valid", lambda: open_split(settings.data, "valid"))

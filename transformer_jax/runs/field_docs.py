@@ -9,12 +9,11 @@ import dataclasses
 import fnmatch
 import inspect
 import re
-import typing
 from typing import Any
 
 from transformer_jax.errors import UserError
 from transformer_jax.models import MODELS
-from transformer_jax.ranges import OneOf
+from transformer_jax.ranges import OneOf, declared_fields
 from transformer_jax.runs.settings import CHOICES, SECTIONS, Settings, tables
 from transformer_jax.suggestions import nearest, suggest_fields
 from transformer_jax.tasks import TASKS
@@ -149,11 +148,9 @@ def choices(field: str) -> tuple[str, ...]:
     if field in CHOICES:
         return tuple(CHOICES[field])
     group, _, name = field.rpartition(".")
-    hint = typing.get_type_hints(group_class(group), include_extras=True)[name]
-    if hint is bool:
+    type_, words, limits = declared_fields(group_class(group))[name]
+    if type_ is bool and not words:
         return "true", "false"
-    parts = (hint, *typing.get_args(hint))
-    limits = [limit for part in parts for limit in getattr(part, "__metadata__", ())]
     return next((limit.names for limit in limits if isinstance(limit, OneOf)), ())
 
 
