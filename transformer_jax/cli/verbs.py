@@ -377,9 +377,8 @@ def export(args: argparse.Namespace) -> None:
     """
     from transformer_jax.buckets.copies import folder_to_upload
     from transformer_jax.interop.exporting import export_run
-    from transformer_jax.runs.load import load
 
-    run = load(args.workdir, args.checkpoint, args.average, args.modules, base=args.base)
+    run = load_run(args)
     with folder_to_upload(args.to) as directory:
         export_run(run, directory, args.format, args.quantization)
 
