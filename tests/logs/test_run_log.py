@@ -48,17 +48,19 @@ def test_a_record_is_at_once_on_disk_as_one_object_with_step_split_and_metrics(t
     with RunLog([tmp_path], start_step=0) as log:
         log.record(5, "train", {"loss": np.float32(2.5), "num_tokens": np.int32(7)})
         log.record(5, "valid", {"loss": math.nan, "norm": np.float32("inf"), "signature": "a|b"})
+        log.record(6, "valid", {"of a callback": [3, 4]})
         lines = (tmp_path / "metrics.jsonl").read_text().splitlines()
     strict = {"parse_constant": lambda name: pytest.fail(f"{name} is no JSON")}
-    train, valid = (json.loads(line, **strict) for line in lines)
+    train, valid, own = (json.loads(line, **strict) for line in lines)
     before = ""
-    for record in (train, valid):
+    for record in (train, valid, own):
         digest = record.pop("sha256")
         assert digest == chained(record, before)["sha256"]
         assert isinstance(record.pop("time"), float)
         before = digest
     assert train == {"step": 5, "split": "train", "loss": 2.5, "num_tokens": 7}
     assert valid == {"step": 5, "split": "valid", "loss": None, "norm": None, "signature": "a|b"}
+    assert own == {"step": 6, "split": "valid", "of a callback": [3, 4]}
 
 
 @pytest.mark.parametrize("start", [0, 20, 30])  # 0: without a checkpoint
@@ -179,9 +181,14 @@ def test_the_console_gets_the_means_of_replicas(tmp_path, caplog):
     console = Console(0, 10, "bleu")
     workdirs = [tmp_path / "a", tmp_path / "b"]
     caplog.set_level(logging.INFO, logger="transformer_jax")
-    with RunLog(workdirs, start_step=0, console=console) as logs:
-        logs.record(5, "train", {"loss": np.array([1.0, 2.0])})
+    with RunLog(workdirs, start_step=0, console=console) as log:
+        log.record(5, "train", {"loss": np.array([1.0, 2.0]), "signature": "a|b"})
     assert caplog.messages == ["step 5/10  loss 1.5"]
+    written = [record for workdir in workdirs for record in records_of(workdir)]
+    assert [(record["loss"], record["signature"]) for record in written] == [
+        (1.0, "a|b"),
+        (2.0, "a|b"),
+    ]
 
 
 SMOOTHED = {"label_smoothing": 0.1, "loss": "cross_entropy"}
