@@ -149,6 +149,6 @@ def test_one_process_writes_at_a_time(address, machine, monkeypatch):
 
 
 def test_without_a_home_there_is_no_copy(address, monkeypatch):
-    monkeypatch.setattr(copies, "cache_folder", lambda name: None)
+    monkeypatch.setattr(copies.files, "cache_folder", lambda name: None)
     words = f"{address} needs a copy here, and no home folder: set XDG_CACHE_HOME"
     assert_refused({words: lambda: copies.fetch_folder(address)})

@@ -53,33 +53,16 @@ class LoggingConfig(Configurable):
 _DEFAULT = LoggingConfig()
 
 
-class Log(contextlib.ExitStack):
-    """Receives the progress and metrics of the training loop. This one, of a process that writes no
-    log, does nothing with them."""
-
-    def advance(self, step: int) -> None:
-        """Shows that `step` steps are done. Cheap enough for every step."""
-
-    def record(self, step: int, split: str, metrics: Mapping[str, Any]) -> None:
-        """Writes and shows metrics.
-
-        Args:
-          step: steps done.
-          split: "train", "valid", ...
-          metrics: numbers (of Python, or array scalars) and strings, such as the signature of a
-            score. Strings are only written to metrics.jsonl.
-        """
-
-
-class RunLog(Log):
-    """Log of one run, or of replicas that are trained together. In a job, only process 0 has one.
+class RunLog(contextlib.ExitStack):
+    """Log of one run, or of replicas that are trained together.
 
     Writes `metrics.jsonl` in each workdir (`step`, `split`, `time` in seconds since 1970, then the
     metrics) and passes the same numbers as `split/name` to the trackers. Progress shows the means
     of replicas.
 
     Args:
-      workdirs: the workdir of the run, or of each replica.
+      workdirs: the workdir of the run, or of each replica; none in a process of a job that writes
+        no log.
       start_step: step where the run resumes, 0 for a new one. Later records of an earlier
         start are dropped.
       config: the section `logging`.
@@ -117,12 +100,20 @@ class RunLog(Log):
             self.callback(console.close)
 
     def advance(self, step: int) -> None:
+        """Shows that `step` steps are done. Cheap enough for every step."""
         if self._console:
             self._console.advance(step)
 
     def record(self, step: int, split: str, metrics: Mapping[str, Any]) -> None:
-        """Writes and shows metrics. Of replicas, an array [R] has one value for each; other values
-        are shared by all."""
+        """Writes and shows metrics.
+
+        Args:
+          step: steps done.
+          split: "train", "valid", ...
+          metrics: numbers (of Python, or array scalars) and strings, such as the signature of a
+            score. Strings are only written to metrics.jsonl. Of replicas, an array [R] has a value
+            for each; other values are shared by all.
+        """
         now = round(time.time(), 3)
         splits = len(self._files) > 1  # a callback may give one run a list
         runs = []

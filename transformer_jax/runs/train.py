@@ -21,7 +21,7 @@ from transformer_jax.checkpoints.store import Snapshot
 from transformer_jax.data.batches.pipeline import StackedBatches, TrainBatches
 from transformer_jax.errors import DivergedError, Interrupted, UserError, user_errors
 from transformer_jax.logs.records import read_records, with_losses
-from transformer_jax.logs.run_log import Console, Log, RunLog, four_digits
+from transformer_jax.logs.run_log import Console, RunLog, four_digits
 from transformer_jax.nn.fused_attention import KernelChoice, record_kernel_choices
 from transformer_jax.nn.layers import count_parameters
 from transformer_jax.nn.lora import merge_adapters
@@ -241,11 +241,11 @@ class SingleRun:
             part = process_part(self.engine.mesh)
         return build.batches_of(self.settings, self.task, self.training.examples, rows, part)
 
-    def log(self, start: int) -> Log:
+    def log(self, start: int) -> RunLog:
         """Opens the log of metrics from step `start` on; it is closed when training ends."""
-        if not hosts.is_primary():
-            return Log()
         config = self.settings.logging
+        if not hosts.is_primary():
+            return RunLog([], start_step=start, config=config)
         metric = self.selected_by.removeprefix("-")
         console = Console(start, self.settings.train.num_steps, metric, config.console)
         return RunLog(self.folders, start_step=start, config=config, console=console)
