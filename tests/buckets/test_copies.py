@@ -98,6 +98,18 @@ def test_outputs_are_written_back_to_the_address(address, at, tmp_path):
     assert at.entries().keys() == {"config", "predictions/test"}
 
 
+def test_what_is_written_below_a_relative_cache_folder_is_uploaded(
+    address, at, monkeypatch, tmp_path
+):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", "relative")
+    at.write("config", b"")
+    outputs = copies.fetch_folder(address) / "outputs"
+    outputs.write_bytes(b"good")
+    copies.write_back(outputs)
+    assert at.read("outputs") == b"good"
+
+
 @pytest.fixture
 def machine(tmp_path, monkeypatch):
     """`machine(name)`: switches to the cache of another machine."""

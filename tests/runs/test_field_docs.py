@@ -36,4 +36,4 @@ def test_choices_come_from_registries_annotations_and_types():
     assert find_fields("d_model")[0].choices == ()
     (size,) = find_fields("model.key_size")
     assert (size.type, size.default, size.choices) == ("int or none", None, ())
-    assert find_fields("decode.min_p.least")[0].chosen_by == "decode.search=min_p"
+    assert find_fields("train.distillation.teacher")[0].chosen_by == "train.loss=distillation"
