@@ -471,18 +471,20 @@ def build_settings(resolved: Resolved, origins: Mapping[str, Origin]) -> Setting
     """
     values = resolved.values
     sections: dict[str, Any] = {}
-    for section, cls in SECTIONS.items():
-        arguments = {name.partition(".")[2]: values[name] for name in SECTION_FIELDS[section]}
-        entries = [entry for entry in resolved.options if entry.startswith(f"{section}.")]
-        if entries:
-            arguments["options"] = tuple(_build_options(entry, resolved) for entry in entries)
-        with user_errors(f"config.{section}"):
+    place = ""
+    try:
+        for section, cls in SECTIONS.items():
+            place = f"{section}: "
+            arguments = {name.partition(".")[2]: values[name] for name in SECTION_FIELDS[section]}
+            entries = [entry for entry in resolved.options if entry.startswith(f"{section}.")]
+            if entries:
+                arguments["options"] = tuple(_build_options(entry, resolved) for entry in entries)
             sections[section] = cls(**arguments)
             _check_choices(section, values)
-    try:
+        place = ""  # of the seed, which is in no section
         settings = Settings(**sections, seed=values["seed"], origins=origins)
     except ValueError as error:
-        raise UserError(f"config.{error}") from error
+        raise UserError(f"config.{place}{error}") from error
     vars(settings)["resolved"] = resolved  # fills the cached property
     return settings
 
@@ -500,9 +502,9 @@ def _build_options(entry: str, resolved: Resolved) -> Any:
 def _check_choices(section: str, values: Mapping[str, Any]) -> None:
     """Raises ValueError if a field of a section names no entry of its registry."""
     for chooser, registry in CHOICES.items():
-        # The names in data.name are found by data.sources.
+        # The names in data.name are found by data.sources; a default is an entry.
         is_checked = registry.section == section and chooser != "data.name"
-        if not is_checked or values[chooser] is None:
+        if not is_checked or values[chooser] in (None, DEFAULTS[chooser]):
             continue
         for name in values[chooser].split(",") if registry.several else [values[chooser]]:
             registry.find(name)  # the error names the nearest
@@ -734,8 +736,8 @@ def _check_sampling(settings: Settings) -> None:
 def _check_masks(settings: Settings) -> None:
     """Refuses a schedule of masks that reaches no final share."""
     name = settings.task.mask_schedule
-    decaying = [schedule for schedule in SCHEDULES if SCHEDULES[schedule].decays]
-    if name not in decaying:
+    if name not in SCHEDULES or not SCHEDULES[name].decays:
+        decaying = [schedule for schedule in SCHEDULES if SCHEDULES[schedule].decays]
         raise UserError(
             f"config.task.mask_schedule is {name!r}, not a schedule that decays: set it to "
             f"{', '.join(decaying[:-1])} or {decaying[-1]}"
