@@ -256,7 +256,10 @@ def recorded_modules(workdir: Path) -> list[UserModule]:
         return []
     damages = (OSError, ValueError, TypeError, RecursionError)
     with user_errors(f"{path} cannot be read", kinds=damages):
-        return [UserModule(**fields) for fields in json.loads(read_regular(path))]
+        modules = [UserModule(**fields) for fields in json.loads(read_regular(path))]
+        if not all(isinstance(text, str) for module in modules for text in vars(module).values()):
+            raise TypeError("a name or a digest is no text")
+        return modules
 
 
 def user_components(settings: Settings) -> dict[tuple[str, str], str]:
