@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple, NoReturn
 
 from transformer_jax.conversations.turns import ASSISTANT, INPUT, SYSTEM, USER, Conversation, Turn
-from transformer_jax.errors import UserError
+from transformer_jax.errors import UserError, user_errors
 from transformer_jax.ranges import short_repr
 from transformer_jax.registry import Registry
 
@@ -358,10 +358,8 @@ def load_model_template(tokenizer: Any) -> Template:
             "run the model's, in a sandbox"
         )
     tokens = tokenizer.named_tokens | {"eos_token": EOS}
-    try:
+    with user_errors("the model's chat template cannot be used"):
         return read_markup(jinja_renderer(text, tokens))
-    except ValueError as error:
-        raise UserError(f"the model's chat template cannot be used: {error}") from error
 
 
 Render = Callable[[Conversation, bool], str]

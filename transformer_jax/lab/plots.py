@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from transformer_jax.errors import UserError
+from transformer_jax.errors import UserError, user_errors
 from transformer_jax.lab import pictures
 from transformer_jax.lab.analysis.activations import Attention
 from transformer_jax.lab.analysis.attention_page import TITLES
@@ -51,10 +51,8 @@ def plot_runs(workdirs: Sequence[Path]) -> Picture:
 
 def plot_config(settings: Settings) -> Picture:
     """A config's learning rate and position encodings; UserError if it is invalid."""
-    try:
+    with user_errors("config.model"):
         encodings = _encodings(settings)
-    except ValueError as error:
-        raise UserError(f"config.model: {error}") from error
     schedule = make_schedule(settings.optimizer, settings.model.d_model, settings.train.num_steps)
     return pictures.draw_recipe(schedule, settings.train.num_steps, encodings)
 

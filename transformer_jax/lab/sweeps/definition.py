@@ -14,7 +14,7 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-from transformer_jax.errors import UserError
+from transformer_jax.errors import UserError, user_errors
 from transformer_jax.lab.sweeps.shared_folder import folder_name
 from transformer_jax.runs.config import load_config, nested, resolve_file
 from transformer_jax.runs.settings import Settings
@@ -131,10 +131,8 @@ class Sweep(Summarized):
             raise UserError("two names of rows differ only in punctuation")
         configs = {}
         for name in choose(rows, chosen):
-            try:
+            with user_errors(f"row {name!r}", kinds=UserError):
                 configs[name] = resolve_file(self.config, {**self.base, **overrides, **rows[name]})
-            except UserError as error:
-                raise UserError(f"row {name!r}: {error}") from error
         return configs
 
     def asked(
@@ -174,10 +172,8 @@ def load_definition[D](
         if name not in names:
             hint = suggest(str(name), names) or f"; the fields are {', '.join(names)}"
             raise UserError(f"{kind} file {path}: there is no field {name}{hint}")
-    try:
+    with user_errors(f"{kind} file {path}", kinds=(TypeError, ValueError)):
         return definition(**{**fields, **changes})
-    except (TypeError, ValueError) as error:
-        raise UserError(f"{kind} file {path}: {error}") from error
 
 
 def _check_overrides(field: str, overrides: Any) -> None:

@@ -22,7 +22,7 @@ import jax
 
 from transformer_jax.checkpoints.step_folder import step_folders
 from transformer_jax.data.sources import open_split
-from transformer_jax.errors import DivergedError, NoRoomError, UserError
+from transformer_jax.errors import DivergedError, NoRoomError, UserError, user_errors
 from transformer_jax.lab.sweeps import results
 from transformer_jax.lab.sweeps.definition import Sweep
 from transformer_jax.lab.sweeps.tables import Row
@@ -101,12 +101,10 @@ def row_data(configs: Mapping[str, Settings]) -> dict[str, dict[str, str]]:
 
 def check_row(sweep: Sweep, name: str, settings: Settings) -> None:
     """Raises UserError if a row cannot train: before any row has, so that none trains in vain."""
-    try:
+    with user_errors(f"row {name!r}", kinds=UserError):
         seed_configs(settings, sweep.seeds)
         _check_metrics(sweep, settings)
         _check_model(settings)
-    except UserError as error:
-        raise UserError(f"row {name!r}: {error}") from error
 
 
 def _check_model(settings: Settings) -> None:

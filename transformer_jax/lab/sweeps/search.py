@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from random import Random
 from typing import Any
 
-from transformer_jax.errors import UserError, install_hint
+from transformer_jax.errors import UserError, install_hint, user_errors
 from transformer_jax.lab.report import with_nan
 from transformer_jax.lab.sweeps.definition import Sweep
 from transformer_jax.lab.sweeps.tables import Row, Rows
@@ -233,10 +233,8 @@ def search_of(sweep: Sweep, overrides: Mapping[str, Any]) -> Search:
         if name in shared:
             raise UserError(f"space: config.{name} is searched, and set for all trials; drop one")
         for value in choices.ends():
-            try:
+            with user_errors(f"space: config.{name}={value}", kinds=UserError):
                 resolve_file(sweep.config, {**shared, name: value})
-            except UserError as error:
-                raise UserError(f"space: config.{name}={value}: {error}") from error
     settings = resolve_file(sweep.config, shared)
     factor = sweep.halving.get("factor", 3)
     rungs = _rungs(sweep, settings, factor)
