@@ -71,7 +71,12 @@ def table(args: argparse.Namespace) -> None:
     the first folder is the base of all differences.
     """
     from transformer_jax.lab.sweeps import tables
-    from transformer_jax.lab.sweeps.results import merge_tables, readable_folder, row_records
+    from transformer_jax.lab.sweeps.results import (
+        merge_tables,
+        readable_folder,
+        row_folders,
+        seed_records,
+    )
     from transformer_jax.lab.sweeps.tables import publish_tables
 
     rows = merge_tables(*args.folders)
@@ -83,11 +88,11 @@ def table(args: argparse.Namespace) -> None:
     }
     terminal.write(f"{formats[args.format](rows).rstrip()}\n")
     if args.to:
-        names = [row.name for row in rows]
-        records: dict[str, dict[str, Any]] = {}  # row -> seed -> its records
+        records: dict[str, dict[str, Any]] = {row.name: {} for row in rows}  # of each seed
         for folder in args.folders:
-            for name, seeds in row_records(readable_folder(folder), names).items():
-                records.setdefault(name, {}).update(seeds)
+            for name, of_row in row_folders(readable_folder(folder)).items():
+                if name in records:
+                    records[name] |= seed_records(of_row)
         publish_tables(rows, records, Path(args.to))
         logger.info("wrote the tables and figures to %s", args.to)
 

@@ -148,12 +148,12 @@ def shown_name(name: str) -> str:
     return escape_controls(" ".join(name.split()))
 
 
-def aligned(cells: Cells) -> list[str]:
-    """Lines of a table whose columns have equal widths."""
+def aligned(cells: Cells, pad: Callable[[str, int], str] = str.rjust) -> list[str]:
+    """Lines of a table whose columns have equal widths; `pad` fills those after the first."""
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     lines = []
     for name, *values in cells:
-        padded = [value.rjust(width) for value, width in zip(values, widths[1:], strict=True)]
+        padded = map(pad, values, widths[1:])
         lines.append("  ".join([name.ljust(widths[0]), *padded]).rstrip())
     return lines
 

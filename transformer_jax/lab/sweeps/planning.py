@@ -14,7 +14,7 @@ from transformer_jax.lab.plan.report import with_unit
 from transformer_jax.lab.plan.target import GIB
 from transformer_jax.lab.report import aligned, shown_name
 from transformer_jax.lab.sweeps.definition import Sweep
-from transformer_jax.lab.sweeps.results import readable_folder, row_records, saved_row
+from transformer_jax.lab.sweeps.results import readable_folder, saved_row, seed_records
 from transformer_jax.lab.sweeps.row_training import check_row, row_data
 from transformer_jax.lab.sweeps.shared_folder import folder_name
 from transformer_jax.nn.layers import count_parameters
@@ -136,7 +136,7 @@ def _plan_row(sweep: Sweep, name: str, settings: Settings, folder: Path | None) 
     if folder is not None:
         asked = sweep.asked(settings, data=row_data({name: settings})[name])
         saved = saved_row(folder / folder_name(name) / RESULT, name, asked, warns=False)
-        records = row_records(folder, [name]).get(name, {})
+        records = seed_records(folder / folder_name(name))
     finished = min(saved.seeds, sweep.seeds) if saved else 0
     length = settings.train.num_steps
     # The records of finished seeds may be gone: their steps count as trained.

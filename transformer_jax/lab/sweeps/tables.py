@@ -278,8 +278,8 @@ def publish_tables(
         tests = differences(rows)
         if tests:
             figures[DIFFERENCES] = lambda: pictures.draw_differences(tests, rows[0].name)
-        if records:
-            curves = {name: list(seeds.values()) for name, seeds in records.items()}
+        curves = {name: list(seeds.values()) for name, seeds in records.items() if seeds}
+        if curves:
             figures[CURVES] = lambda: pictures.draw_sweep_curves(curves, _metrics(rows))
         for name, draw in figures.items():
             _write_figure(draw, folder / name, _VECTORS)

@@ -166,10 +166,9 @@ def _run_oracles(work: Mapping[str, Any], seconds: float) -> list[Outcome]:
     outcomes: dict[str, Outcome] = {}
     deadline = time.monotonic() + seconds
     with tempfile.TemporaryDirectory() as folder, Progress(len(names), unit="oracle") as bar:
-        errors = Path(folder) / "stderr"
         environment = {"XLA_FLAGS": _XLA_FLAGS, "JAX_PLATFORMS": "cpu", "TMPDIR": folder}
         with child_process(
-            oracles.__name__, pickle.dumps(work), errors, subprocess.PIPE, environment
+            oracles.__name__, pickle.dumps(work), folder, subprocess.PIPE, environment
         ) as process:
             assert process.stdout is not None
             timer = threading.Timer(seconds, kill, [process])
@@ -180,10 +179,10 @@ def _run_oracles(work: Mapping[str, Any], seconds: float) -> list[Outcome]:
                     outcomes[outcome.oracle] = outcome
                     bar.report(f"{outcome.oracle}: {outcome.verdict}", outcome.oracle)
                     bar.advance(len(outcomes))
-                status = process.wait()
+                process.wait()
             finally:
                 timer.cancel()
-        reason = describe_end(status, errors.read_text(errors="replace"))
+        reason = describe_end(process, folder)
         if time.monotonic() >= deadline:
             reason = f"the time limit of {seconds:g} s was over"
     return [outcomes.get(name, Outcome(name, NOT_RUN, reason)) for name in names]
