@@ -119,10 +119,10 @@ def test_searches_that_cannot_run_are_refused_before_any_training(tiny_search, t
 
 def test_only_studies_need_optuna(tiny_search, monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    assert not search_of(tiny_search({RATE: RATES}), {}).uses_study
+    assert not search_of(tiny_search({RATE: RATES})).uses_study
     for fields in ({"search": "optuna"}, {"halving": {"first": 2}}):
         with pytest.raises(tj.UserError, match="EXTRAS=search"):
-            search_of(tiny_search({RATE: RATES}, **fields), {})
+            search_of(tiny_search({RATE: RATES}, **fields))
 
 
 def test_a_grid_has_each_combination_once():
@@ -161,7 +161,7 @@ def test_rungs_are_geometric_and_end_at_the_full_length(tiny_search):
         (100, 2, 250, (100, 250)),
     ):
         sweep = tiny_search({RATE: RATES}, halving={"first": first, "factor": factor})
-        assert search_of(sweep, {"train.num_steps": steps}).rungs == rungs
+        assert search_of(sweep.with_base({"train.num_steps": steps})).rungs == rungs
 
 
 def test_halving_has_the_winner_of_full_training_for_a_part_of_its_steps(tmp_path, monkeypatch):

@@ -12,7 +12,7 @@ from transformer_jax.buckets.bucket import NotInBucketError
 from transformer_jax.lab.plan.program import AbstractTraining, memory_of
 from transformer_jax.lab.plan.report import with_unit
 from transformer_jax.lab.plan.target import GIB
-from transformer_jax.lab.report import aligned, shown_name
+from transformer_jax.lab.report import shown_name
 from transformer_jax.lab.sweeps.definition import Sweep
 from transformer_jax.lab.sweeps.results import readable_folder, saved_row, seed_records
 from transformer_jax.lab.sweeps.row_training import check_row, row_data
@@ -24,6 +24,7 @@ from transformer_jax.runs.user_modules import Modules, load_modules
 from transformer_jax.runs.workdir import RESULT
 from transformer_jax.runtime.platform import use_compilation_cache
 from transformer_jax.runtime.progress import Progress, shown
+from transformer_jax.summary import aligned
 
 logger = logging.getLogger(__name__)
 
@@ -111,7 +112,7 @@ def plan_sweep(
       UserError: a config or a module is invalid, or its model cannot be built here.
     """
     load_modules(modules, workdir)
-    configs = sweep.configs(overrides or {}, chosen)
+    configs = sweep.with_base(overrides).configs(chosen)
     for name, settings in configs.items():
         check_row(sweep, name, settings)
     folder = None

@@ -218,7 +218,7 @@ class Search:
         return Rows(sorted(rows, key=key, reverse=True))
 
 
-def search_of(sweep: Sweep, overrides: Mapping[str, Any]) -> Search:
+def search_of(sweep: Sweep) -> Search:
     """The search that a sweep defines.
 
     Raises:
@@ -226,18 +226,17 @@ def search_of(sweep: Sweep, overrides: Mapping[str, Any]) -> Search:
         halving has rungs without an evaluation; a package is missing.
     """
     space = {name: read_values(name, data) for name, data in sweep.space.items()}
-    shared = {**sweep.base, **overrides}
     for name, choices in space.items():
         if name in _NOT_SEARCHED:
             raise UserError(f"space: config.{name} cannot be searched; {_NOT_SEARCHED[name]}")
-        if name in shared:
+        if name in sweep.base:
             raise UserError(f"space: config.{name} is searched, and set for all trials; drop one")
         for value in choices.ends():
             try:
-                resolve_file(sweep.config, {**shared, name: value})
+                resolve_file(sweep.config, {**sweep.base, name: value})
             except UserError as error:
                 raise UserError(f"space: config.{name}={value}: {error}") from error
-    settings = resolve_file(sweep.config, shared)
+    settings = resolve_file(sweep.config, sweep.base)
     factor = sweep.halving.get("factor", 3)
     rungs = _rungs(sweep, settings, factor)
     goal = sweep.goal or selection_metric(settings, build.build_untokenized_task(settings))
@@ -253,14 +252,14 @@ def search_of(sweep: Sweep, overrides: Mapping[str, Any]) -> Search:
         raise UserError(f"{name} needs a package; {install_hint('search')}")
     if search.method != "optuna":  # whose values depend on scores
         for number in range(search.limit):
-            trial_config(sweep, overrides, search.drawn(number))
+            trial_config(sweep, search.drawn(number))
     return search
 
 
-def trial_config(sweep: Sweep, overrides: Mapping[str, Any], values: Mapping[str, Any]) -> Settings:
+def trial_config(sweep: Sweep, values: Mapping[str, Any]) -> Settings:
     """The settings of a trial; UserError if its values do not go together."""
     try:
-        return resolve_file(sweep.config, {**sweep.base, **overrides, **values})
+        return resolve_file(sweep.config, {**sweep.base, **values})
     except UserError as error:
         shown = ", ".join(f"{name}={short_repr(value)}" for name, value in values.items())
         raise UserError(f"trial with {shown}: {error}") from error

@@ -19,6 +19,7 @@ from transformer_jax.lab.pictures.style import MARK, Picture
 from transformer_jax.runs.workdir import CURVES, DIFFERENCES, RESULT, SWEEP, TABLE, lock_workdir
 from transformer_jax.runtime.files import write_atomic
 from transformer_jax.scoring.statistics import SeedTest, compare_seeds, finite
+from transformer_jax.summary import aligned
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -125,13 +126,13 @@ class Rows(list[Row]):
 
 def as_text(rows: Sequence[Row]) -> str:
     """A table with aligned columns, for a terminal."""
-    return "\n".join([*report.aligned(_cells(rows)), *_legend(rows)])
+    return "\n".join([*aligned(_cells(rows)), *_legend(rows)])
 
 
 def as_text_with_differences(rows: Sequence[Row]) -> str:
     """`as_text`, and a table of the differences from the first row."""
     tests = differences(rows)
-    below = ["", *report.aligned(report.difference_cells(tests))] if tests else []
+    below = ["", *aligned(report.difference_cells(tests))] if tests else []
     return "\n".join([as_text(rows), *below])
 
 

@@ -33,6 +33,7 @@ from transformer_jax.runtime.platform import use_compilation_cache
 
 BETWEEN_PROCESSES = "another process = the same"
 
+
 class Oracle(NamedTuple):
     """An oracle.
 

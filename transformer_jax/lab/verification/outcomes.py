@@ -9,9 +9,8 @@ import numpy as np
 
 from transformer_jax.checkpoints.step_folder import named_leaves
 from transformer_jax.errors import UserError
-from transformer_jax.lab.report import aligned
 from transformer_jax.runs import user_modules
-from transformer_jax.summary import Summarized
+from transformer_jax.summary import Summarized, aligned
 
 EQUAL = "equal"
 DIFFERS = "differs"
