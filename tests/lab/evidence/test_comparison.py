@@ -198,6 +198,38 @@ def test_runs_with_components_of_the_users_own_are_compared(copies, tmp_path):
     assert found.record["differing"]["model.activation"] == ("relu", "mine")
 
 
+METRIC = """
+import dataclasses
+from transformer_jax.scoring import METRICS
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    \"\"\"Options of matches.
+
+    Attributes:
+      weight: of an output that is right.
+    \"\"\"
+
+    weight: float = 1.0
+
+@METRICS.register("matches", options=Options)
+def matches(outputs, references, options):
+    return {"matches": options.weight * sum(map(str.__eq__, outputs, references))}
+"""
+
+
+def test_outputs_are_scored_with_the_options_of_the_metric(copies, tmp_path):
+    module = tmp_path / "mine.py"
+    module.write_text(METRIC)
+    for name in LOSSES:
+        fields = {"metric": "matches", "matches": {"weight": 3.0}}
+        change_config(copies / name / "seed_0", "task", **fields)
+    with forgetting_modules():
+        found = tj.compare(*(copies / name / "seed_0" for name in LOSSES), modules=module)
+    (test,) = found.record["over_examples"]
+    assert (test["metric"], test["first"], test["second"]) == ("matches", 3.0, 6.0)
+
+
 def test_what_cannot_be_compared_is_refused(copies, monkeypatch):
     base, better = copies / "base", copies / "better"
     first, other_data, other_examples = base / "seed_0", better / "seed_1", better / "seed_2"

@@ -20,7 +20,7 @@ def test_a_plan_counts_what_is_finished_and_trains_nothing(tiny_language_model, 
     (tmp_path / "small" / "result.json").write_text(encoded_result(finished, asked))
     write_records(tmp_path / "wide" / "seed_1", {"step": 4, "split": "train", "loss": 1.0})
     before = sorted(tmp_path.rglob("*"))
-    plan = plan_sweep(sweep, tmp_path, progress=False)
+    plan = plan_sweep(sweep, tmp_path)
     assert sorted(tmp_path.rglob("*")) == before
     small, wide = plan.rows
     assert (small.finished, small.steps_left, small.seconds) == (2, 0, 60.0)

@@ -425,7 +425,7 @@ def _score_of(task: Any, key: str, references: Sequence[str]) -> tuple[str, Any]
     if task.name == "parsing":
         return "f1", parseval
     metric = task.metric or TASKS[task.name].metric or "exact_match"
-    return metric, METRICS.find(metric)
+    return metric, METRICS.configured(metric, task)
 
 
 def _tag_accuracy(outputs: Sequence[str], references: Sequence[str]) -> dict[str, float]:

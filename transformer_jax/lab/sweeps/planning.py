@@ -101,8 +101,6 @@ def plan_sweep(
     overrides: Mapping[str, Any] | None = None,
     chosen: str = "",
     modules: Modules = (),
-    *,
-    progress: bool = True,
 ) -> SweepPlan:
     """Computes the cost of each row on the devices of this machine; trains and writes nothing.
 
@@ -121,7 +119,7 @@ def plan_sweep(
             folder = readable_folder(workdir)
     use_compilation_cache()
     rows = []
-    with shown(progress), Progress(len(configs), unit="row") as compiled:
+    with shown(), Progress(len(configs), unit="row") as compiled:
         for name, settings in configs.items():
             rows.append(_plan_row(sweep, name, settings, folder))
             compiled.advance(len(rows))
