@@ -99,8 +99,8 @@ def verify(
     for field, _ in components:
         keep = {*keep, *_KEPT.get(field, ())}
     small = shrunk(settings, keep)
-    fields = {field for field, _ in components} or {"model"}
-    wanted = {name for field in fields for name in oracles.oracles_of(field, quick)}
+    subjects = {f"{field}={name}": field for field, name in components} or {"the config": "model"}
+    wanted = {name for field in subjects.values() for name in oracles.oracles_of(field, quick)}
     names = [name for name in ALL if name in wanted and re.search(only, name)]
     trains = oracles.OF_CALLBACKS in names
     read = [name for name in settings.values if trains or name.startswith("data.")]
@@ -119,13 +119,12 @@ def verify(
     }
     with shown(progress):
         outcomes = _run_oracles(work, seconds) if names else []
-    for field, name in components:
-        if not any(oracle in names for oracle in oracles.oracles_of(field)):
-            read_by = ", ".join(oracles.oracles_of(field))
-            reason = f"none of the oracles that were asked for reads it; {read_by} would"
-            outcomes.append(Outcome(f"{field}={name}", NOT_RUN, reason))
-    subject = ", ".join(f"{field}={name}" for field, name in components) or "the config"
-    return Verification(subject, outcomes)
+    for subject, field in subjects.items():
+        readers = oracles.oracles_of(field)
+        if not any(oracle in names for oracle in readers):
+            reason = f"none of the oracles that were asked for reads it; {', '.join(readers)} would"
+            outcomes.append(Outcome(subject, NOT_RUN, reason))
+    return Verification(", ".join(subjects), outcomes)
 
 
 def _settings_with(component: Any) -> Settings:
