@@ -114,7 +114,7 @@ def test_seeds_that_all_diverge_are_an_error(sweep, tmp_path, monkeypatch):
 
 
 def test_a_seed_that_diverges_before_its_first_record_is_a_result(sweep, tmp_path):
-    (value,) = _measure(sweep, {tmp_path: None}, 1)["metrics"]["loss"]
+    (value,) = _measure(sweep, RowSpec("a", None), {tmp_path: None}, 1, 0.0).metrics["loss"]
     assert math.isnan(value)
 
 

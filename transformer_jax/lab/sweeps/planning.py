@@ -4,6 +4,7 @@
 import contextlib
 import dataclasses
 import logging
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,14 +15,11 @@ from transformer_jax.lab.plan.report import with_unit
 from transformer_jax.lab.plan.target import GIB
 from transformer_jax.lab.report import shown_name
 from transformer_jax.lab.sweeps.definition import Sweep
-from transformer_jax.lab.sweeps.results import readable_folder, saved_row, seed_records
-from transformer_jax.lab.sweeps.row_training import check_row, row_data
+from transformer_jax.lab.sweeps.results import readable_folder, seed_records
+from transformer_jax.lab.sweeps.row_training import RowSpec, check_row, plan_row, row_data
 from transformer_jax.lab.sweeps.shared_folder import folder_name
 from transformer_jax.nn.layers import count_parameters
-from transformer_jax.runs.seeds import seed_configs
-from transformer_jax.runs.settings import Settings
 from transformer_jax.runs.user_modules import Modules, load_modules
-from transformer_jax.runs.workdir import RESULT
 from transformer_jax.runtime.platform import use_compilation_cache
 from transformer_jax.runtime.progress import Progress, shown
 from transformer_jax.summary import aligned
@@ -113,36 +111,34 @@ def plan_sweep(
     configs = sweep.with_base(overrides).configs(chosen)
     for name, settings in configs.items():
         check_row(sweep, name, settings)
-    folder = None
+    specs = {name: RowSpec(name, settings) for name, settings in configs.items()}
+    folder = Path(os.devnull)  # nothing is below it
     if workdir is not None:
         with contextlib.suppress(NotInBucketError):
             folder = readable_folder(workdir)
+            data = row_data(configs)
+            specs = {name: spec._replace(data=data[name]) for name, spec in specs.items()}
     use_compilation_cache()
     rows = []
     with shown(), Progress(len(configs), unit="row") as compiled:
-        for name, settings in configs.items():
-            rows.append(_plan_row(sweep, name, settings, folder))
+        for name, spec in specs.items():
+            rows.append(_plan_row(sweep, spec, folder / folder_name(name)))
             compiled.advance(len(rows))
             logger.info("row %d of %d: %s", len(rows), len(configs), name)
     return SweepPlan(rows)
 
 
-def _plan_row(sweep: Sweep, name: str, settings: Settings, folder: Path | None) -> RowCost:
-    training = AbstractTraining(settings)
+def _plan_row(sweep: Sweep, spec: RowSpec, folder: Path) -> RowCost:
+    training = AbstractTraining(spec.settings)
     _, memory = memory_of(training.compile())
-    saved = None
-    records: Mapping[str, Any] = {}
-    if folder is not None:
-        asked = sweep.asked(settings, data=row_data({name: settings})[name])
-        saved = saved_row(folder / folder_name(name) / RESULT, name, asked, warns=False)
-        records = seed_records(folder / folder_name(name))
-    finished = min(saved.seeds, sweep.seeds) if saved else 0
-    length = settings.train.num_steps
+    plan = plan_row(sweep, spec, folder)
+    finished = sweep.seeds - len(plan.configs)
+    records = seed_records(folder)
+    length = spec.settings.train.num_steps
     # The records of finished seeds may be gone: their steps count as trained.
-    unfinished = list(seed_configs(settings, sweep.seeds))[finished:]
-    steps = [records[seed][-1]["step"] if seed in records else 0 for seed in unfinished]
+    steps = [records[seed][-1]["step"] if seed in records else 0 for seed in plan.configs]
     return RowCost(
-        name=name,
+        name=spec.name,
         parameters=count_parameters(training.state.params),
         memory=memory,
         flops=training.model_flops(),
@@ -151,7 +147,7 @@ def _plan_row(sweep: Sweep, name: str, settings: Settings, folder: Path | None) 
         finished=finished,
         steps=sweep.seeds * length,
         steps_left=sum(max(length - step, 0) for step in steps),
-        seconds=saved.first_seeds(finished).seconds if saved else 0.0,
+        seconds=plan.saved.first_seeds(finished).seconds if plan.saved else 0.0,
     )
 
 

@@ -67,17 +67,17 @@ def result_of(folder: SweepFolder, name: str, asked: Mapping[str, Any] | None) -
     return None if result is None or is_other else result.row
 
 
-def saved_row(path: Path, name: str, asked: Mapping[str, Any], *, warns: bool = True) -> Row | None:
+def saved_row(path: Path, name: str, asked: Mapping[str, Any]) -> Row | None:
     """The finished row in a file, with all its seeds.
 
     None if there is no file, or the row is a trial that now trains to another step; or, with a
     warning, if it is damaged or of another config.
     """
-    result = _result(_content(path), name, str(path), "it is measured again" if warns else "")
+    result = _result(_content(path), name, str(path), "it is measured again")
     if result is None or result.fields["until"] != asked.get("until"):
         return None
     reason = _differences(result.fields, _fields(asked, ""))
-    if reason and warns:
+    if reason:
         logger.warning("%s is the result of another sweep: %s; it is measured again", path, reason)
     return None if reason else result.row
 

@@ -206,9 +206,7 @@ def _save(sweep: Sweep, plan: RowPlan, runs: Mapping[Path, Run | None], at_once:
     if row is None or plan.configs:
         spec = plan.spec
         of_row = {plan.folder / seed: runs[plan.folder / seed] for seed in plan.configs}
-        measured = _measure(sweep, of_row, at_once)
-        seconds = _seconds(plan)
-        row = Row(spec.name, **measured, seconds=seconds, values=spec.values, steps=spec.until)
+        row = _measure(sweep, spec, of_row, at_once, _seconds(plan))
         if plan.saved:
             row = results.joined(plan.saved, row)
     write_atomic(plan.folder / RESULT, results.encoded_result(row, plan.asked))
@@ -323,8 +321,10 @@ def _seconds(row: RowPlan) -> float:
     return max(saved, spent) if math.isfinite(spent) else saved
 
 
-def _measure(sweep: Sweep, runs: Mapping[Path, Run | None], at_once: int) -> dict[str, Any]:
-    """The metrics, parameters and speed of a `Row`."""
+def _measure(
+    sweep: Sweep, spec: RowSpec, runs: Mapping[Path, Run | None], at_once: int, seconds: float
+) -> Row:
+    """Measures a row on the runs of its seeds, by their workdirs."""
     trained = [run for run in runs.values() if run is not None]
     names = list(sweep.metrics)
     if not names:
@@ -342,12 +342,9 @@ def _measure(sweep: Sweep, runs: Mapping[Path, Run | None], at_once: int) -> dic
     metrics = {name: [_metric(record, name) for record in validations] for name in names}
     for name, changes in sweep.also.items():
         metrics[name] = [_loss_with(run, changes) if run else None for run in runs.values()]
-    params = trained[0].params if trained else {}
-    return {
-        "metrics": metrics,
-        "parameters": count_parameters(params),
-        "tokens_per_s": statistics.median(speeds) * at_once if speeds else 0.0,
-    }
+    parameters = count_parameters(trained[0].params) if trained else 0
+    speed = statistics.median(speeds) * at_once if speeds else 0.0
+    return Row(spec.name, metrics, parameters, speed, seconds, spec.values, spec.until)
 
 
 def _metric(record: Mapping[str, Any], name: str) -> float | None:
