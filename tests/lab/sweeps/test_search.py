@@ -13,6 +13,8 @@ import pytest
 import transformer_jax as tj
 from tests.refusals import assert_refused
 from transformer_jax.cli.main import main
+from transformer_jax.lab.sweeps import sweep as sweeps
+from transformer_jax.lab.sweeps import tables
 from transformer_jax.lab.sweeps.definition import Sweep
 from transformer_jax.lab.sweeps.search import Choices, Interval, Search, search_of
 from transformer_jax.lab.sweeps.shared_folder import SweepFolder
@@ -225,6 +227,24 @@ def test_workers_share_a_study_in_a_bucket(tmp_path, monkeypatch):
     calls = run(address, search, lambda number, values, steps: float(values["a"]))
     assert [number for number, _, _ in calls] == [0, 1, 2, 3]
     assert [trial.state.name for trial in studies[0].trials] == ["COMPLETE"] * 4 + ["RUNNING"]
+
+
+def test_a_search_whose_values_never_go_together_has_no_rows(
+    tiny_search, tmp_path, monkeypatch, caplog
+):
+    """Only the values of its first trial are known beforehand."""
+    known = iter([sweeps.trial_config] * 2)
+
+    def trial_config(*arguments):
+        for config in known:
+            return config(*arguments)
+        raise tj.UserError("these do not go together")
+
+    monkeypatch.setattr(sweeps, "trial_config", trial_config)
+    sweep = tiny_search({RATE: RATES}, search="optuna", trials=2)
+    assert run_sweep(sweep, tmp_path / "sweep") == []
+    assert caplog.text.count("these do not go together") == 2
+    assert tables.as_text([]).split() == ["seeds", "parameters", "tokens/s", "time"]
 
 
 def test_trials_are_rows_and_the_best_is_printed(tiny_search, tmp_path, capsys):

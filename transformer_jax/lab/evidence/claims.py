@@ -439,9 +439,8 @@ def _values(
             if None in of_row:
                 raise UserError(f"claim: {row.name} has no validation metric {claim.metric!r}")
             continue
-        measures = claim.measure
-        if not isinstance(measures, Mapping):
-            measures = {row.name: measures}
+        of_all = claim.measure
+        measures = of_all if isinstance(of_all, Mapping) else {row.name: of_all}
         workdirs = _seed_workdirs(folder, row.name, configs[row.name], seeds.stop)[seeds.start :]
         values |= {name: [] for name in measures}
         for workdir, has_diverged in zip(workdirs, row.diverged[seeds.start :], strict=True):

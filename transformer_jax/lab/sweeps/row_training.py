@@ -229,28 +229,25 @@ def _train_seeds(
     runs: dict[Path, Run | None] = dict.fromkeys(configs)
     with _timer(plans):
         for group in batched(configs, at_once):
-            for joint, workdirs in _programs(group, plans[0]):
+            for workdirs in _programs(group, plans[0]):
                 program = {workdir: configs[workdir] for workdir in workdirs}
                 try:
-                    runs |= _train_program(program, joint, modules, plans[0].spec.until)
+                    runs |= _train_program(program, plans[0], modules)
                 except DivergedError as error:
                     logger.warning("%s", error)
     return runs
 
 
-def _programs(group: Sequence[Path], row: RowPlan) -> Iterator[tuple[Path, Sequence[Path]]]:
-    """The programs that train a group of seeds: (folder of the joint checkpoint, workdirs).
+def _programs(group: Sequence[Path], row: RowPlan) -> list[Sequence[Path]]:
+    """The workdirs of each program that trains seeds of a group.
 
     Seeds that have begun by themselves continue so, unless all have a joint checkpoint.
     """
-    joint = _joint_folder(group, row)
-    is_joint = len(group) > 1 and bool(step_folders(joint / TOGETHER / CHECKPOINTS))
-    begun = [w for w in group if not is_joint and step_folders(w / CHECKPOINTS)]
-    for workdir in begun:
-        yield workdir, [workdir]
+    if len(group) > 1 and step_folders(_joint_folder(group, row) / TOGETHER / CHECKPOINTS):
+        return [group]
+    begun = [workdir for workdir in group if step_folders(workdir / CHECKPOINTS)]
     rest = [workdir for workdir in group if workdir not in begun]
-    if rest:
-        yield _joint_folder(rest, row), rest
+    return [*([workdir] for workdir in begun), *([rest] if rest else [])]
 
 
 def _joint_folder(workdirs: Sequence[Path], row: RowPlan) -> Path:
@@ -264,14 +261,16 @@ def _joint_folder(workdirs: Sequence[Path], row: RowPlan) -> Path:
 
 
 def _train_program(
-    configs: Mapping[Path, Settings], joint: Path, modules: Modules, until: int | None
+    configs: Mapping[Path, Settings], row: RowPlan, modules: Modules
 ) -> dict[Path, Run]:
-    """Trains seeds, given by their workdirs, in one program."""
+    """Trains seeds, given by their workdirs, in one program; `row` is the first of its rows."""
+    until = row.spec.until
     if len(configs) == 1:
         ((workdir, settings),) = configs.items()
         if not (workdir / CHECKPOINTS).exists():
             set_records_aside(workdir)  # of a program with other seeds, which did not end
         return {workdir: train(settings, workdir, modules, until=until)}
+    joint = _joint_folder([*configs], row)
     joint.mkdir(exist_ok=True)
     folders: dict[str, Path] = {}
     for path in configs:

@@ -187,8 +187,10 @@ def differences(rows: Sequence[Row]) -> list[SeedTest]:
 def _legend(rows: Sequence[Row]) -> list[str]:
     """A line on the marks, if a difference was tested."""
     names = " or ".join(dict.fromkeys(test.difference.test for test in differences(rows)))
-    mark = f"{MARK} differs from {report.shown_name(rows[0].name)}"
-    return [f"{mark} ({names} over seeds, Holm-corrected, 0.05)"] if names else []
+    if not names:
+        return []
+    base = report.shown_name(rows[0].name)
+    return [f"{MARK} differs from {base} ({names} over seeds, Holm-corrected, 0.05)"]
 
 
 def _test_values(test: SeedTest | None) -> dict[str, float]:
@@ -254,6 +256,8 @@ def write_tables(rows: Sequence[Row], workdir: Path) -> None:
 
     If the figure cannot be drawn or written, only a warning is logged.
     """
+    if not rows:  # the first trials of a search may have values that do not go together
+        return
     writers = {"txt": as_text_with_differences, "md": as_markdown, "tex": as_latex, "csv": as_csv}
     for ending, write in writers.items():
         write_atomic(workdir / f"{TABLE}.{ending}", write(rows).rstrip() + "\n")
