@@ -9,6 +9,7 @@ depend on the scores of others, by optuna or halving, belong to a study (`sweeps
 """
 
 import dataclasses
+import functools
 import importlib.util
 import itertools
 import math
@@ -35,7 +36,7 @@ _NOT_SEARCHED = {
 """Fields that a space cannot have -> the reason."""
 
 _DIGITS = 4  # significant, of a number that is drawn; a command line stays readable
-_SMALL_GRID = 10_000  # combinations, which are sorted for each trial
+_SMALL_GRID = 10_000  # combinations, which are sorted once
 
 
 @dataclasses.dataclass(frozen=True)
@@ -191,13 +192,18 @@ class Search:
         """
         if self.method == "grid":
             return grid_point(self.space, number)
-        seed = self.seed
-        size = grid_size(self.space)
-        if size is not None and size <= _SMALL_GRID:
-            order = sorted(range(size), key=lambda index: Random(f"{seed} {index}").random())
-            return grid_point(self.space, order[number % size])
-        quantiles = {name: Random(f"{seed} {number} {name}").random() for name in self.space}
+        if self._order:
+            return grid_point(self.space, self._order[number % len(self._order)])
+        quantiles = {name: Random(f"{self.seed} {number} {name}").random() for name in self.space}
         return {name: values.at(quantiles[name]) for name, values in self.space.items()}
+
+    @functools.cached_property
+    def _order(self) -> list[int]:
+        """Numbers of the combinations of a small grid, drawn; empty if it is not small."""
+        size = grid_size(self.space)
+        if size is None or size > _SMALL_GRID:
+            return []
+        return sorted(range(size), key=lambda index: Random(f"{self.seed} {index}").random())
 
     def score(self, row: Row) -> float:
         """Score of a trial: the mean over its seeds, higher is better; -inf if one has diverged."""
