@@ -207,21 +207,22 @@ def test_runs_with_components_of_the_users_own_are_compared(copies, tmp_path):
 
 METRIC = """
 import dataclasses
-from transformer_jax.scoring import METRICS
+from transformer_jax.scoring import METRICS, LowerIsBetter
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-    \"\"\"Options of matches.
+    \"\"\"Options of faults.
 
     Attributes:
-      weight: of an output that is right.
+      weight: of an output that is wrong.
     \"\"\"
 
     weight: float = 1.0
 
-@METRICS.register("matches", options=Options)
-def matches(outputs, references, options):
-    return {"matches": options.weight * sum(map(str.__eq__, outputs, references))}
+def faults(outputs, references, options):
+    return {"faults": options.weight * sum(map(str.__ne__, outputs, references))}
+
+METRICS.register("faults", LowerIsBetter(faults), options=Options)
 """
 
 
@@ -229,12 +230,12 @@ def test_outputs_are_scored_with_the_options_of_the_metric(copies, tmp_path):
     module = tmp_path / "mine.py"
     module.write_text(METRIC)
     for name in LOSSES:
-        fields = {"metric": "matches", "matches": {"weight": 3.0}}
+        fields = {"metric": "faults", "faults": {"weight": 3.0}}
         change_config(copies / name / "seed_0", "task", **fields)
     with forgetting_modules():
         found = tj.compare(*(copies / name / "seed_0" for name in LOSSES), modules=module)
     (test,) = found.record["over_examples"]
-    assert (test["metric"], test["first"], test["second"]) == ("matches", 3.0, 6.0)
+    assert (test["metric"], test["first"], test["second"]) == ("faults", 3.0, 0.0)
 
 
 def test_what_cannot_be_compared_is_refused(copies, monkeypatch):
