@@ -115,9 +115,9 @@ def compare(
     require_same_validation("compare", {name: {**fields[name], **digests[name]} for name in names})
     records = {name: [read_metrics(seed) for seed in of_run] for name, of_run in seeds.items()}
     # A label or tag is one, whatever the tokens of its text are.
-    predict_tokens = any(not TASKS[of_run[0].task.name].labels for of_run in configs.values())
+    predicts_tokens = any(not TASKS[of_run[0].task.name].labels for of_run in configs.values())
     other_tokens = any(field.startswith("tokenizer of ") for field in differences)
-    same_tokens = not (predict_tokens and other_tokens)
+    same_tokens = not (predicts_tokens and other_tokens)
     values = _common_metrics(records, metrics, same_tokens)
     numbers = {name: [config.seed for config in of_run] for name, of_run in configs.items()}
     paired = [name for name in names if numbers[name] == numbers[names[0]]]

@@ -111,17 +111,17 @@ def plan_sweep(
     configs = sweep.with_base(overrides).configs(chosen)
     for name, settings in configs.items():
         check_row(sweep, name, settings)
-    specs = {name: RowSpec(name, settings) for name, settings in configs.items()}
     folder = Path(os.devnull)  # nothing is below it
+    data: Mapping[str, Mapping[str, str]] = {}
     if workdir is not None:
         with contextlib.suppress(NotInBucketError):
             folder = readable_folder(workdir)
             data = row_data(configs)
-            specs = {name: spec._replace(data=data[name]) for name, spec in specs.items()}
     use_compilation_cache()
     rows = []
     with shown(), Progress(len(configs), unit="row") as compiled:
-        for name, spec in specs.items():
+        for name, settings in configs.items():
+            spec = RowSpec(name, settings, data=data.get(name, {}))
             rows.append(_plan_row(sweep, spec, folder / folder_name(name)))
             compiled.advance(len(rows))
             logger.info("row %d of %d: %s", len(rows), len(configs), name)
