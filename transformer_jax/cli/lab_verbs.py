@@ -70,11 +70,9 @@ def table(args: argparse.Namespace) -> None:
     Merges the finished rows of sweeps: rows of one name and config count once. The first row of
     the first folder is the base of all differences.
     """
-    from transformer_jax.lab.sweeps import tables
-    from transformer_jax.lab.sweeps.results import merge_tables, readable_folder, row_records
-    from transformer_jax.lab.sweeps.tables import publish_tables
+    from transformer_jax.lab.sweeps import results, tables
 
-    rows = merge_tables(*args.folders)
+    rows = results.merge_tables(*args.folders)
     formats = {
         "text": tables.as_text_with_differences,
         "markdown": tables.as_markdown,
@@ -83,12 +81,12 @@ def table(args: argparse.Namespace) -> None:
     }
     terminal.write(f"{formats[args.format](rows).rstrip()}\n")
     if args.to:
-        names = [row.name for row in rows]
-        records: dict[str, dict[str, Any]] = {}  # row -> seed -> its records
+        records: dict[str, dict[str, Any]] = {row.name: {} for row in rows}  # of each seed
         for folder in args.folders:
-            for name, seeds in row_records(readable_folder(folder), names).items():
-                records.setdefault(name, {}).update(seeds)
-        publish_tables(rows, records, Path(args.to))
+            for name, of_row in results.row_folders(results.readable_folder(folder)).items():
+                if name in records:
+                    records[name] |= results.seed_records(of_row)
+        tables.publish_tables(rows, records, Path(args.to))
         logger.info("wrote the tables and figures to %s", args.to)
 
 

@@ -107,11 +107,14 @@ class Sweep(Summarized):
         rows = {"rows": "of the base config"} if callable(self.rows) else self.rows or self.space
         return {"config": self.config, "base": self.base, "seeds": self.seeds, **rows}
 
-    def configs(self, overrides: Mapping[str, Any], chosen: str = "") -> dict[str, Settings]:
-        """The settings of each row: a row's own overrides, then `overrides`, then `base`.
+    def with_base(self, overrides: Mapping[str, Any] | None) -> "Sweep":
+        """The sweep with further overrides of all rows; those of a row itself come first."""
+        return dataclasses.replace(self, base={**self.base, **(overrides or {})})
+
+    def configs(self, chosen: str = "") -> dict[str, Settings]:
+        """The settings of each row.
 
         Args:
-          overrides: of all rows.
           chosen: a regular expression; rows whose name does not contain a match are left out.
 
         Raises:
@@ -122,7 +125,7 @@ class Sweep(Summarized):
             raise UserError("this sweep is a search, whose trials are not known beforehand")
         rows = self.rows
         if callable(rows):
-            base = load_config(self.config, {**self.base, **overrides})
+            base = load_config(self.config, self.base)
             with failing_as("rows of the sweep"):
                 rows = rows(base)
                 _check_overrides("rows", rows)
@@ -132,7 +135,7 @@ class Sweep(Summarized):
         configs = {}
         for name in choose(rows, chosen):
             with user_errors(f"row {name!r}", kinds=UserError):
-                configs[name] = resolve_file(self.config, {**self.base, **overrides, **rows[name]})
+                configs[name] = resolve_file(self.config, {**self.base, **rows[name]})
         return configs
 
     def asked(
