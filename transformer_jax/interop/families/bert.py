@@ -267,13 +267,12 @@ def _modernbert_mappings(model: TransformerConfig) -> Iterator[TensorMapping]:
     yield TensorMapping("prediction_head/bias", ("decoder.bias",))
     norms = {"input/norm": "model.embeddings.norm", "encoder/final_norm": "model.final_norm"}
     yield from base.map_modules("", "", {**norms, **_MODERNBERT_HEAD})
-    yield from base.map_layers("encoder", "model.layers", model.num_layers, _MODERNBERT_LAYER)
-    for i in range(model.num_layers):
-        path = f"encoder/layer_{i}"
-        prefix = f"model.layers.{i}"
-        sizes = 3 * [model.d_model]
-        yield from base.map_projections(path, f"{prefix}.attn.Wqkv", sizes)
-        yield from base.map_gated(path, f"{prefix}.mlp.Wi", model.d_ff)
+    joined = {
+        "attn.Wqkv": base.join_projections(*[model.d_model] * 3),
+        "mlp.Wi": base.join_gated(model.d_ff),
+    }
+    layers = model.num_layers
+    yield from base.map_layers("encoder", "model.layers", layers, _MODERNBERT_LAYER, joined)
 
 
 MODERNBERT = Family(
