@@ -143,7 +143,7 @@ def parse_request(line: str) -> Conversation:
     """
     try:
         parsed = json.loads(line) if line.lstrip().startswith("{") else None
-    except ValueError:
+    except (ValueError, RecursionError):
         parsed = None
     if isinstance(parsed, Mapping) and any(key in parsed for key in CONVERSATION_KEYS):
         return parse_conversation(parsed)
