@@ -346,10 +346,14 @@ class Family:
 
     def keys(self, model: TransformerConfig) -> dict[str, Any]:
         """Keys of config.json that follow from the section `model`."""
+        # A model here may leave this rate to that of all sublayers, a published one has a number.
+        model = dataclasses.replace(model, embedding_dropout_rate=model.embedding_dropout)
         keys = {
             key: key_value(field, option_value(model, field))
             for key, field in self.field_names.items()
         }
+        if self.architecture == "encoder_decoder":
+            keys["is_encoder_decoder"] = True
         return {"model_type": self.model_type, **keys, **self.required, **self.to_keys(model)}
 
 

@@ -255,7 +255,6 @@ def _to_keys_modernbert(model: TransformerConfig) -> Keys:
         "rope_parameters": {
             kind: {"rope_type": "default", "rope_theta": theta} for kind, theta in thetas.items()
         },
-        "embedding_dropout": model.embedding_dropout,
         "norm_bias": model.norm == "layer",
         "classifier_activation": base.key_value("activation", model.activation),
     }

@@ -319,7 +319,7 @@ def _to_options_phi3(keys: Keys) -> Options:
 def _to_keys_phi3(model: TransformerConfig) -> Keys:
     keys = {**_to_keys(model), "partial_rotary_factor": model.rope_fraction}
     del keys["head_dim"]
-    return {**keys, "embd_pdrop": model.embedding_dropout}
+    return keys
 
 
 def renamed(fields: Fields, old: str, new: str) -> Fields:
@@ -511,10 +511,6 @@ _GPT2_LAYER = {
 }
 
 
-def _to_keys_gpt2(model: TransformerConfig) -> Keys:
-    return {"n_inner": model.d_ff, "embd_pdrop": model.embedding_dropout}
-
-
 def _mappings_gpt2(model: TransformerConfig) -> Iterator[TensorMapping]:
     yield from map_frame(model, "transformer.wte", "transformer.ln_f")
     yield TensorMapping("input/positions/table", ("transformer.wpe.weight",))
@@ -548,7 +544,7 @@ GPT2 = Family(
         "scale_embeddings": False,
     },
     to_options=lambda keys: {"d_ff": keys.get("n_inner") or 4 * keys["n_embd"]},
-    to_keys=_to_keys_gpt2,
+    to_keys=lambda model: {"n_inner": model.d_ff},
     mappings=_mappings_gpt2,
     defaults={"bos_token_id": 50_256, "eos_token_id": 50_256, "n_inner": None},
     required={
