@@ -295,8 +295,8 @@ def chat_template(template: Template, adds_first_token: bool = False) -> str:
     """Jinja template with which transformers' `apply_chat_template` renders the same text as
     `Template.render`.
 
-    An input is a message of role "input" after its question. A message that the template has no turn
-    for is an error.
+    An input is a message of role "input" after its question. A message of a role for which the
+    template has no turn is an error.
 
     Args:
       adds_first_token: start with `bos_token`, as `ChatTokenizer.adds_first_token` says.
