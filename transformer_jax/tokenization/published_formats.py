@@ -5,7 +5,6 @@ Reading executes nothing from a file. A special token that a text spells out is 
 as the original libraries do.
 """
 
-import functools
 import json
 import logging
 import re
@@ -240,7 +239,7 @@ def sentencepiece(files: Files, side: str) -> Vocabulary:
     return replace(
         sentencepiece_vocabulary(processor),
         pieces=pieces,
-        encode=functools.partial(SpelledTokens(special).encode, encode=processor.encode),
+        encode=SpelledTokens(special, processor.encode),
         decode=lambda ids: processor.decode([i for i in ids if i < count]),
         special=tuple(special.values()),
         roles={role: i for role, i in roles.items() if i >= 0},
@@ -276,7 +275,7 @@ def marian(files: Files, side: str) -> Vocabulary:
 
     return Vocabulary(
         pieces,
-        functools.partial(SpelledTokens(special).encode, encode=encode),
+        SpelledTokens(special, encode),
         encode_text,
         decode,
         [*special.values(), *(i for piece, i in vocab.items() if re.fullmatch(">>.*<<", piece))],

@@ -185,24 +185,25 @@ class StoredTokenizer(BaseTokenizer):
 
 
 class SpelledTokens:
-    """Reads tokens that a text spells out, the longest first: one may begin another.
+    """Encodes a text that may spell tokens, of which it reads the longest: one may begin another.
 
     Args:
-      ids: piece -> id.
+      ids: piece of each such token -> id.
+      encode: encodes the parts between the tokens.
     """
 
-    def __init__(self, ids: Mapping[str, int]):
+    def __init__(self, ids: Mapping[str, int], encode: Callable[[str], list[int]]):
         self._ids = ids
+        self._encode = encode
         pieces = sorted(ids, key=len, reverse=True)
         self._pattern = re.compile(f"({'|'.join(map(re.escape, pieces))})")
 
-    def encode(self, text: str, encode: Callable[[str], list[int]]) -> list[int]:
-        """Token ids of a text; `encode` gives those of the parts between the tokens."""
+    def __call__(self, text: str) -> list[int]:
         if not self._ids:
-            return encode(text)
+            return self._encode(text)
         tokens: list[int] = []
         for part in self._pattern.split(text):
-            tokens += [self._ids[part]] if part in self._ids else encode(part)
+            tokens += [self._ids[part]] if part in self._ids else self._encode(part)
         return tokens
 
 

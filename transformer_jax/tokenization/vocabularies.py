@@ -481,15 +481,12 @@ class ExtendedTokenizer(BaseTokenizer):
         # A piece such as "Ġdog" has the space before it, and so has the mask that stands for it.
         if masks and any(piece[1:] and piece[0] in "▁Ġ" for piece in base_pieces):
             spelled[f" {MASK_PIECE}"] = first
-        self._spelled = SpelledTokens(spelled)
+        self.encode = SpelledTokens(spelled, base.encode)
 
     @property
     def resegmenter(self) -> Resegmenter | None:
         """As of the tokenizer of text; the tokens here stay."""
         return resegmenter_of(self.base)
-
-    def encode(self, text: str) -> list[int]:
-        return self._spelled.encode(text, self.base.encode)
 
     def encode_plain(self, text: str) -> list[int]:
         """Token ids of a text, with "[MASK]" and tags encoded as ordinary characters."""
