@@ -5,13 +5,13 @@ import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
+
+import numpy as np
 
 from transformer_jax.summary import Summarized
 from transformer_jax.tokenization.specials import Frame, SpecialTokens
-
-if TYPE_CHECKING:
-    from transformer_jax.tokenization.subword_sampling import Resegmenter
+from transformer_jax.tokenization.subword_sampling import Resegmenter
 
 _LONE_SURROGATES = re.compile("[\ud800-\udfff]")
 
@@ -137,7 +137,7 @@ class Vocabulary:
     roles: Mapping[str, int] = field(default_factory=dict)
     frame: Frame | None = None
     begins_word: Callable[[str], bool] = begins_with_space
-    make_resegmenter: "Callable[[], Resegmenter | None]" = lambda: None
+    make_resegmenter: Callable[[], Resegmenter | None] = lambda: None
 
 
 class StoredTokenizer(BaseTokenizer):
@@ -160,7 +160,7 @@ class StoredTokenizer(BaseTokenizer):
         return type(self), (self.content,)
 
     @cached_property
-    def resegmenter(self) -> "Resegmenter | None":
+    def resegmenter(self) -> Resegmenter | None:
         """Draws other tokens for encoded text, for subword regularization; None if it cannot."""
         return self._vocabulary.make_resegmenter()
 
@@ -182,6 +182,47 @@ class StoredTokenizer(BaseTokenizer):
 
     def decode(self, ids: Iterable[int]) -> str:
         return self._vocabulary.decode([int(i) for i in ids if i not in self.specials.ids])
+
+
+class SampledTokenizer:
+    """A `Tokenizer` whose texts get tokens drawn at random; otherwise the given tokenizer.
+
+    Args:
+      tokenizer: a tokenizer with a `resegmenter`.
+      rate: as `tokenizer.sampling`.
+      rng: draws the tokens.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, rate: float, rng: np.random.Generator):
+        self._tokenizer = tokenizer
+        self._rate = rate
+        self._rng = rng
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._tokenizer, name)
+
+    def resegment(self, ids: Iterable[int]) -> list[int]:
+        """Token ids of the text of `ids`, drawn at random."""
+        draw = resegmenter_of(self._tokenizer)
+        assert draw
+        return draw(ids, self._rate, self._rng)
+
+    def encode(self, text: str) -> list[int]:
+        return self.resegment(self._tokenizer.encode(text))
+
+    def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
+        return [self.encode(text) for text in texts]
+
+    def encode_plain(self, text: str) -> list[int]:
+        return self.resegment(encode_plain(self._tokenizer, text))
+
+    def encode_words(self, words: Sequence[str]) -> list[list[int]]:
+        return [self.resegment(ids) for ids in self._tokenizer.encode_words(words)]
+
+
+def resegmenter_of(tokenizer: Any) -> Resegmenter | None:
+    """The `Resegmenter` of a tokenizer; None if its kind has one segmentation."""
+    return getattr(tokenizer, "resegmenter", None)
 
 
 class SpelledTokens:

@@ -31,17 +31,15 @@ from transformer_jax.runtime.files import read_regular, remove
 from transformer_jax.summary import Summarized, counted
 from transformer_jax.tokenization.config import TOKENIZERS, TokenizerConfig
 from transformer_jax.tokenization.specials import DEFAULT_SPECIALS, MASK_PIECE, SpecialTokens
-from transformer_jax.tokenization.subword_sampling import (
-    Resegmenter,
-    SampledTokenizer,
-    resegmenter_of,
-)
+from transformer_jax.tokenization.subword_sampling import Resegmenter
 from transformer_jax.tokenization.tokenizer import (
     BaseTokenizer,
+    SampledTokenizer,
     SpelledTokens,
     Tokenizer,
     encode_plain,
     replace_lone_surrogates,
+    resegmenter_of,
 )
 from transformer_jax.tokenization.word_level import Labels, SymbolTokenizer
 
