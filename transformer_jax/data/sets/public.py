@@ -88,11 +88,10 @@ _MULTI30K_PINS = """
 MULTI30K = PublicSet("multi30k", _pinned(_MULTI30K, _MULTI30K_PINS))
 
 
-def open_multi30k(
-    config: DataConfig, split: str, source_language: str, target_language: str
-) -> Sequence[Corpus]:
-    """Opens a split as one corpus, in either direction."""
-    stems = [f"{_FILE_STEMS[split]}.{language}" for language in (source_language, target_language)]
+def open_multi30k(config: DataConfig, split: str) -> Sequence[Corpus]:
+    """Opens a split of a set, such as "multi30k_en_de", as one corpus."""
+    _, *languages = config.name.split("_")
+    stems = [f"{_FILE_STEMS[split]}.{language}" for language in languages]
     return [open_aligned([MULTI30K.path(stem, config.dir) for stem in stems], split)]
 
 
@@ -107,11 +106,9 @@ _LARGEST_HELD_OUT = 20  # pairs of a group; larger groups are training data
 _PERCENT = {"test": range(0, 2), "valid": range(2, 4), "train": range(4, 100)}
 
 
-def open_tatoeba(
-    config: DataConfig, split: str, source_language: str, target_language: str
-) -> Sequence[Corpus]:
-    """Opens a split as one corpus, in either direction."""
-    languages = (source_language, target_language)
+def open_tatoeba(config: DataConfig, split: str) -> Sequence[Corpus]:
+    """Opens a split of a set, such as "tatoeba_de_en", as one corpus."""
+    _, *languages = config.name.split("_")
     export = TATOEBA.find(EXPORT, config.dir)
     if export is None:
         paths = [TATOEBA.path(f"{split}.{language}", config.dir) for language in languages]
@@ -192,14 +189,14 @@ SCAN = PublicSet("scan", _pinned(_SCAN, _SCAN_PINS))
 _SCAN_LINE = re.compile(r"IN: (.*?) OUT: (.*)")
 
 
-def open_scan(config: DataConfig, split: str, name: str) -> Sequence[Corpus]:
+def open_scan(config: DataConfig, split: str) -> Sequence[Corpus]:
     """Opens a split of a set, such as "scan_simple", as one corpus.
 
     Raises:
       UserError: its file is missing, or a line is not of the form "IN: ... OUT: ...".
     """
     part = "test" if split == "test" else "train"
-    file = f"tasks_{part}_{name.removeprefix('scan_')}.txt"
+    file = f"tasks_{part}_{config.name.removeprefix('scan_')}.txt"
     lines = TextLines(SCAN.path(file, config.dir))
     examples = select_rows(Rows(lines, lines.path, "line"), _parse_scan, "all")
     if split == "test":
@@ -347,12 +344,12 @@ GLUE_TASKS = {
 """Name of the data set -> its files."""
 
 
-def open_glue(config: DataConfig, split: str, name: str) -> Sequence[Corpus]:
-    """Opens a split of a task (a key of `GLUE_TASKS`) as one corpus.
+def open_glue(config: DataConfig, split: str) -> Sequence[Corpus]:
+    """Opens a split of a task as one corpus.
 
     `config.dir` is the folder of the task or the folder of GLUE.
     """
-    task = GLUE_TASKS[name]
+    task = GLUE_TASKS[config.name]
     file = task.files[split]
     path = GLUE.find(file, config.dir) or GLUE.path(f"{task.folder}/{file}", config.dir)
     rows = open_columns(path, task.names, delimiter="\t")
