@@ -11,6 +11,7 @@ import math
 import re
 from collections.abc import Iterator, Sequence
 from fractions import Fraction
+from typing import NamedTuple
 
 import numpy as np
 from jax.sharding import Mesh
@@ -328,23 +329,22 @@ def integer_ops(kernel: HloInstruction) -> int:
     return total
 
 
-@dataclasses.dataclass(frozen=True)
-class Collective:
-    """A collective operation, and how often it runs in a step.
+class Collective(NamedTuple):
+    """All runs of a collective operation in a step.
 
     Attributes:
       kind: "all-reduce", "all-gather", "reduce-scatter", "all-to-all" or "collective-permute".
-      axes: axes of the mesh along which the devices of a group differ.
+      axes: axes of the mesh along which the devices of a group differ, joined by "+".
       times: number of runs in a step.
-      nbytes: sent by a device in one run, if the devices form a ring.
-      seconds: of all runs, at the speed of the slowest link on the way.
+      bytes_per_device: sent by a device, if the devices form a ring.
+      ms: at the speed of the slowest link on the way.
     """
 
     kind: str
-    axes: tuple[str, ...]
+    axes: str
     times: int
-    nbytes: float
-    seconds: float
+    bytes_per_device: int
+    ms: float
 
 
 def collectives(
@@ -383,8 +383,9 @@ def _collective(
     slices = len({slice_of(mesh.devices.flat[index]) for index in group})
     inside = _bytes_sent(kind, whole, count // slices) / accelerator.interconnect
     between = _bytes_sent(kind, whole / (count // slices), slices) / accelerator.network
-    seconds = times * max(inside, between)
-    return Collective(kind, _axes_of(group, mesh), times, _bytes_sent(kind, whole, count), seconds)
+    nbytes = round(times * _bytes_sent(kind, whole, count))
+    ms = 1e3 * times * max(inside, between)
+    return Collective(kind, _axes_of(group, mesh), times, nbytes, ms)
 
 
 def _between_slices(
@@ -396,9 +397,9 @@ def _between_slices(
     slices = list(map(slice_of, mesh.devices.flat))
     _, first_of_each = np.unique(slices, return_index=True)
     axes = _axes_of(first_of_each, mesh)
-    nbytes = instruction.arrays[0].nbytes
-    seconds = times * nbytes / accelerator.network
-    return Collective(f"{kind} {BETWEEN_SLICES}", axes, times, nbytes, seconds)
+    nbytes = times * instruction.arrays[0].nbytes
+    ms = 1e3 * nbytes / accelerator.network
+    return Collective(f"{kind} {BETWEEN_SLICES}", axes, times, nbytes, ms)
 
 
 def _bytes_sent(kind: str, whole: float, count: int) -> float:
@@ -444,10 +445,7 @@ def _group_along(axes: str, chosen: str) -> np.ndarray:
     return np.arange(math.prod(shape)).reshape(shape)[index].ravel()
 
 
-def _axes_of(group: np.ndarray, mesh: Mesh) -> tuple[str, ...]:
+def _axes_of(group: np.ndarray, mesh: Mesh) -> str:
     coordinates = np.unravel_index(group, mesh.devices.shape)
-    return tuple(
-        name
-        for name, along in zip(mesh.axis_names, coordinates, strict=True)
-        if len(np.unique(along)) > 1
-    )
+    axes = zip(mesh.axis_names, coordinates, strict=True)
+    return "+".join(name for name, along in axes if len(np.unique(along)) > 1)
