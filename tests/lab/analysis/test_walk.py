@@ -14,7 +14,7 @@ import pytest
 from scipy.special import softmax
 
 from tests.lab.analysis import walk_oracle
-from tests.lab.analysis.drawn import reading_of
+from tests.lab.analysis.drawn import Drawn, reading_of
 from tests.lab.analysis.test_pages import unpack
 from transformer_jax.lab.analysis.activations import collect
 from transformer_jax.lab.analysis.pages import inspect_command
@@ -65,6 +65,7 @@ EXAMPLES = {
 }
 KINDS = {
     "post": ("encoder_decoder", {"separator_id": SEPARATOR}),
+    "windows": ("encoder_decoder", {"attention_window": 3, "encoder_window": 2}),
     "gpt": ("decoder_only", {}),
     "options": ("decoder_only", OF_BODY),
     "bert": ("encoder_only", {"separator_id": SEPARATOR}),
@@ -81,7 +82,7 @@ def walked(random_params):
         given = reading(architecture, EXAMPLES[architecture])
         params = random_params(model, *given.inputs)["params"]
         expected = getattr(walk_oracle, architecture)(model.config, params, *given.tokens.values())
-        return model, params, given, walk(model, params, given, VOCABULARY), expected
+        return model, params, given, walk(Drawn(model, params, given, VOCABULARY), ""), expected
 
     return functools.cache(walk_of)
 
@@ -359,7 +360,7 @@ def test_layers_that_a_walk_does_not_explain_show_their_output(random_params):
     model = build("decoder_only", layers=layers, positions="rotary", **sizes)
     given = reading("decoder_only", {"decoder": TEXT[:3]})
     params = random_params(model, *given.inputs)["params"]
-    found = walk(model, params, given, VOCABULARY)
+    found = walk(Drawn(model, params, given, VOCABULARY), "")
     own = {step.group[1]: step for step in found.steps if step.kind == "sublayer"}
     assert [step.title for step in own.values()] == ["GatedDeltaNet", "SinkAttention"]
     assert list(own) == ["layer 0", "layer 2"]

@@ -174,15 +174,14 @@ def _traffic(instruction: HloInstruction, in_memory: frozenset[int]) -> int:
     operands = instruction.operands
     if instruction.opcode in _TRANSFERS:
         return instruction.nbytes - sum(operand.nbytes for operand in operands)
-    total = _bytes_written(instruction, in_memory)
+    total: float = _bytes_written(instruction, in_memory)
     users = list(instruction.inner.values()) or [instruction]
     parameters = {part.arguments: part for part in users if part.opcode == "parameter"}
     for index, operand in enumerate(operands):
         if operand not in operands[:index]:
-            whole = _bytes_of(operand.arrays, in_memory)
             part = _bytes_read(parameters.get(str(index), operand), users)
-            total += whole if part is None else min(whole, part)
-    return total
+            total += min(_bytes_of(operand.arrays, in_memory), part)
+    return int(total)
 
 
 def _bytes_of(arrays: Sequence[HloArray], in_memory: frozenset[int]) -> int:
@@ -203,22 +202,20 @@ def _bytes_written(instruction: HloInstruction, in_memory: frozenset[int]) -> in
     return total
 
 
-def _bytes_read(array: HloInstruction, users: Sequence[HloInstruction]) -> int | None:
-    """Bytes read of an array that is sliced or gathered from; None if all of it is read."""
-    total = 0
+def _bytes_read(array: HloInstruction, users: Sequence[HloInstruction]) -> float:
+    """Bytes read of an array that is sliced or gathered from; infinite if all of it is read."""
+    total: float = 0
     for user in users:
         if array not in user.operands:
             continue
-        first = user.operands[0] is array and array not in user.operands[1:]
-        if first and user.opcode in _SLICES:
+        if user.operands[0] is not array or array in user.operands[1:]:
+            return math.inf
+        if user.opcode == "bitcast":  # another shape of the same bytes
+            total += _bytes_read(user, users)
+        elif user.opcode in _SLICES:
             total += user.nbytes
-        elif first and user.opcode == "bitcast":  # another shape of the same bytes
-            part = _bytes_read(user, users)
-            if part is None:
-                return None
-            total += part
-        elif not (first and user.opcode == "dynamic-update-slice"):
-            return None
+        elif user.opcode != "dynamic-update-slice":
+            return math.inf
     return total
 
 
