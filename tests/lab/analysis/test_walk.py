@@ -19,7 +19,8 @@ from tests.lab.analysis.test_pages import unpack
 from transformer_jax.lab.analysis.activations import collect
 from transformer_jax.lab.analysis.pages import inspect_command
 from transformer_jax.lab.analysis.walk import diagram, walk, walk_page
-from transformer_jax.lab.analysis.walk.step import parse_formula
+from transformer_jax.lab.analysis.walk.layer_steps import norm_step
+from transformer_jax.lab.analysis.walk.step import Trace, parse_formula
 from transformer_jax.models import MODELS
 from transformer_jax.nn.config import TransformerConfig
 from transformer_jax.tokenization import DEFAULT_SPECIALS
@@ -240,6 +241,15 @@ def test_explanations_contain_the_numbers(walked):
     product, logit = (f"{x:.3g}".replace("-", "−") for x in numbers)
     assert scale.explanation.startswith(f"{product} / √d_k = {product} / √8 = {logit}.")
     assert scale.shape == "2 heads × 5 queries × 5 keys"
+
+
+def test_a_batch_norm_has_its_formula():
+    config = TransformerConfig(norm="batch")
+    trace = Trace(None, {}, config, reading("decoder_only", {"decoder": TEXT}), {}, VOCABULARY)
+    x = np.ones((len(TEXT), 4))
+    found = norm_step(trace.part("decoder", "decoder"), "norm_before", x, x)
+    assert found.formula.startswith("BatchNorm(x)") and found.function == "BatchNorm.__call__"
+    assert found.section == "Ioffe and Szegedy 2015" and "scales and shifted" in found.explanation
 
 
 def test_formulas_become_trees():

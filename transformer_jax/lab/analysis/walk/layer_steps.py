@@ -171,12 +171,12 @@ def _mask_step(at: SublayerPart, logits: Float[np.ndarray, "H T S"]) -> WalkStep
 def layer_steps(trace: Trace, stack: str, index: int) -> Iterator[WalkStep]:
     """Steps of all sublayers of a layer."""
     stream = f"{stack}.layer_{index - 1}" if index else f"{stack}.input"
-    config = trace.layer_config(stack, index)
+    config = trace.config.of_encoder if stack == "encoder" else trace.config
     for name in ("self_attention", "cross_attention", "feed_forward"):
         path = f"{stack}.layer_{index}.{name}"
         if path in trace.values:
             part = trace.part(stack, stack, f"layer {index}", name.replace("_", "-"))
-            at = SublayerPart(**vars(part), path=path, config=config)
+            at = SublayerPart(**vars(part), path=path, config=config.of_layer(index))
             yield from _sublayer_steps(at, name, trace.values[stream])
             stream = f"{path}_residual"
 

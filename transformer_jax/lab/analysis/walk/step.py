@@ -188,11 +188,6 @@ class Trace:
     values: Mapping[str, np.ndarray]
     outputs: Tokenizer | Labels
 
-    def layer_config(self, stack: str, index: int) -> TransformerConfig:
-        """Config of a layer of a stack."""
-        config = self.config.of_encoder if stack == "encoder" else self.config
-        return config.of_layer(index)
-
     def token(self, stack: str, index: int) -> str:
         """Token and its index, for explanations."""
         return f"{quoted(self.reading.pieces[stack][index])} ({index})"
