@@ -22,7 +22,7 @@ TREES = [
     "(TOP (FRAG (-LRB- -LRB-) (NP (NNS dogs)) (-RRB- -RRB-)))",
 ]
 EXAMPLES = [{"source": " ".join(parse_tree(tree).words()), "target": tree} for tree in TREES]
-DECODE = DecodeConfig(beam_size=3, num_outputs=2, batch_size=4, max_extra_length=4, alpha=0.0)
+DECODE = DecodeConfig(beam_size=3, num_outputs=2, batch_size=8, max_extra_length=4, alpha=0.0)
 MODEL = {
     "model.architecture": "encoder_decoder",
     "model.num_layers": 6,

@@ -24,7 +24,8 @@ from transformer_jax.tasks.line_warnings import LineWarnings, collect_warnings
 from transformer_jax.tokenization import TokenizerConfig, train_tokenizers
 from transformer_jax.tokenization.specials import BOS, EOS, PAD, UNK
 
-DECODE = DecodeConfig(beam_size=3, num_outputs=3, batch_size=2, max_extra_length=4)
+DECODE = DecodeConfig(beam_size=3, num_outputs=3, batch_size=8, max_extra_length=4)
+"""Of any lines here, one batch, which has one program."""
 
 
 @pytest.fixture(scope="module")
@@ -174,11 +175,11 @@ def n_best(task, params, short):
 
 def test_a_prediction_has_the_score_of_its_tokens(task, params, n_best):
     source = [*task.tokenizers["source"].encode(n_best[0][0]), EOS]
-    ((tokens, scores),) = task.search.find_all(params, [Request(source)], DECODE)
-    outputs = [row[row != PAD] for row in tokens]
+    tokens, scores = task.search(params, [Request(source)], DECODE)
+    outputs = [row[row != PAD] for row in tokens[0]]
     pairs = [{"source": source, "target": output} for output in outputs]
     log_probs, _ = task.scores(params, padded_batch(pairs))
-    for output, score, log_prob in zip(outputs, scores, log_probs, strict=True):
+    for output, score, log_prob in zip(outputs, scores[0], log_probs, strict=True):
         assert len(output) <= len(source) + DECODE.max_extra_length
         assert not set(output.tolist()) & {UNK, BOS}
         assert score == pytest.approx(float(log_prob) / ((5 + len(output)) / 6) ** 0.6, rel=1e-4)
