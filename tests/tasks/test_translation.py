@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Translation: the loss, predictions, and their scores under the model."""
 
+import collections
 import dataclasses
 
 import jax
@@ -111,18 +112,23 @@ def log_softmax_of(task, params):
 
 
 def test_the_loss_by_hand(task, params, loss, examples, log_softmax_of, features_of):
-    (example,) = features_of(task, examples[:1])
-    log_probs = log_softmax_of(example)
-    target = example["target"]
-    of_labels = log_probs[np.arange(len(target)), target]
-    smoothed = 0.7 * of_labels + 0.3 * log_probs.mean(axis=-1)
-    total, weight, sums = loss(params, padded_batch([example]))
-    assert_close(total, np.float32(-smoothed.sum()))
-    assert weight == sums["tokens"] == len(target)
-    assert_close(sums["nll"], np.float32(-of_labels.sum()))
-    assert sums["correct"] == (log_probs.argmax(axis=-1) == target).sum()
-    assert sums["filled"] == len(example["source"]) + len(target)
-    assert sums["slots"] == sum(padded_batch([example])[side].size for side in example)
+    """Of as many examples as above, whose program it shares."""
+    expected = collections.Counter()
+    features = features_of(task, examples[:5])
+    for example in features:
+        log_probs, target = log_softmax_of(example), example["target"]
+        of_labels = log_probs[np.arange(len(target)), target]
+        expected["loss"] -= (0.7 * of_labels + 0.3 * log_probs.mean(axis=-1)).sum()
+        expected["nll"] -= of_labels.sum()
+        expected["correct"] += (log_probs.argmax(axis=-1) == target).sum()
+        expected["tokens"] += len(target)
+        expected["filled"] += len(example["source"]) + len(target)
+    batch = padded_batch(features)
+    total, weight, sums = loss(params, batch)
+    assert weight == expected["tokens"]
+    assert {name: float(value) for name, value in sums.items()} | {"loss": float(total)} == (
+        pytest.approx(expected | {"slots": sum(batch[side].size for side in example)}, rel=1e-5)
+    )
 
 
 # --- Scores of given translations ---
