@@ -177,24 +177,7 @@ class JitEngine:
     def sharded_call(self) -> ShardedCall | None:
         """Runs functions that XLA cannot divide on each device's part, within the step; None: the
         engine cannot."""
-        if self.mesh.size == 1:
-            return call_whole
-        heads = spec_of("rows", "tokens", "heads")
-
-        def divided(
-            function: Callable, of_heads: tuple[jax.Array, ...], of_rows: tuple[jax.Array, ...]
-        ) -> jax.Array:
-            # The function has no communication between devices, so there is nothing to check.
-            on_each_device = jax.shard_map(
-                function,
-                mesh=self.mesh,
-                in_specs=(heads, ROWS),
-                out_specs=heads if of_heads else ROWS,
-                check_vma=False,
-            )
-            return on_each_device(of_heads, of_rows)
-
-        return divided
+        return call_whole if self.mesh.size == 1 else LentMesh(self.mesh).call
 
 
 @dataclasses.dataclass(frozen=True)
