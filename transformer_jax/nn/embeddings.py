@@ -142,7 +142,7 @@ class InputEmbedding(nn.Module):
             self.token_types = self.param("token_types", init, (c.num_token_types, c.d_model))
         if c.embedding_norm:
             self.norm = make_norm(c)
-        self.dropout = Dropout(c.embedding_dropout, c.dropout_bits, "model.embedding_dropout_rate")
+        self.dropout = Dropout.of(c, "embedding_dropout_rate")
 
     def __call__(
         self,

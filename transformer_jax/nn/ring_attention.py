@@ -291,8 +291,7 @@ def attend(
     token_axes = "rows sequence"
     axes = jax.tree.map(lambda x: head_axes if x.ndim == 4 else token_axes, (queries, keys))
     run = lent.shard_map(on_device, (*axes, [""] * len(parameters)), head_axes)
-    heads: Heads = run(queries, keys, parameters)
-    return heads
+    return run(queries, keys, parameters)
 
 
 def divides(inputs: AttentionInputs, config: TransformerConfig) -> bool:
