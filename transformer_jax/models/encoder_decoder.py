@@ -66,7 +66,7 @@ class Seq2Seq(nn.Module):
         self.source_embedding = (
             self.target_embedding if shares_inputs else Embedding(c, c.source_vocab_size)
         )
-        self.projection = output_embedding(self.target_embedding, c.target_vocab_size)
+        self.projection = output_embedding(self.target_embedding)
         self.embedding_dropout = Dropout.of(c, "embedding_dropout_rate")
         if c.logits_bias:
             bias_size = c.padded_vocab_size(c.target_vocab_size)

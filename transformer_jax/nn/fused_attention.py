@@ -18,15 +18,13 @@ from typing import Any, ClassVar, Protocol, runtime_checkable
 import jax
 import jax.numpy as jnp
 from jax.typing import DTypeLike
-from jaxtyping import Array, Float
+from jaxtyping import Array
 
-from transformer_jax.nn.attention_inputs import AttentionInputs
+from transformer_jax.nn.attention_inputs import AttentionInputs, Heads
 from transformer_jax.nn.masks import Segments
 from transformer_jax.nn.per_device import sharded_call, use_sharded_call
 from transformer_jax.registry import Registry
 from transformer_jax.runtime.platform import is_cpu, target
-
-Heads = Float[Array, "B T H V"]
 
 _TPU_LANES = 128  # elements of a vector register's row
 _SPLASH_BLOCKS = (1024, 512, 256, _TPU_LANES)  # the first that divides a row is taken

@@ -25,7 +25,7 @@ from transformer_jax.nn.recurrent.encoder import RecurrentEncoder, RecurrentLaye
 from transformer_jax.nn.sublayers import AttentionLayer, FeedForwardLayer, Sublayer, current_place
 from transformer_jax.nn.transformer import Block, Decoder, Encoder, Residual, residual_class
 
-STREAM = ("position", "feature")
+STREAM: tuple[str, ...] = ("position", "feature")
 WEIGHTS = ("head", "query", "key")
 
 

@@ -33,7 +33,7 @@ from flax import struct
 from jaxtyping import Array, Bool, Float, Int, Shaped
 
 from transformer_jax.nn import per_device
-from transformer_jax.nn.attention_inputs import AttentionInputs
+from transformer_jax.nn.attention_inputs import AttentionInputs, Heads
 from transformer_jax.nn.config import TransformerConfig
 from transformer_jax.nn.masks import Segments
 from transformer_jax.nn.per_device import LentAxis
@@ -41,8 +41,6 @@ from transformer_jax.nn.positions import encoding_class
 
 BLOCK = 512
 """Most queries, and most keys, of a block."""
-
-Heads = Float[Array, "B T H V"]
 
 
 class Queries(struct.PyTreeNode):

@@ -12,6 +12,7 @@ is passed from step to step. They differ only in `ScanEngine`.
 import dataclasses
 import functools
 import math
+import operator
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, ClassVar
@@ -73,11 +74,8 @@ class CompiledStep:
         return self.executable(state, self.place(rows))
 
 
-def call_whole(
-    function: Callable, of_heads: tuple[jax.Array, ...], of_rows: tuple[jax.Array, ...]
-) -> jax.Array:
-    """Calls the function directly: the `ShardedCall` of a device that has all heads and rows."""
-    return function(of_heads, of_rows)
+call_whole: ShardedCall = operator.call
+"""Calls the function directly, on a device that has all heads and rows."""
 
 
 def compile_step(
