@@ -159,8 +159,8 @@ class JitEngine:
 
     def constrain(self, x: jax.Array) -> jax.Array:
         """Shards activations [B, T, D] of the step by rows and tokens only, whatever divides the
-        parameters."""
-        if self.mesh.size == 1:
+        parameters; unchanged if a device has the whole of the rows that it works on."""
+        if self.mesh.size == 1 or not isinstance(self.lent_mesh, LentMesh):
             return x
         tokens = NamedSharding(self.mesh, spec_of("rows", "sequence"))
         return jax.lax.with_sharding_constraint(x, tokens)
@@ -195,9 +195,6 @@ class PmapEngine(JitEngine):
             train_step, mesh=self.mesh, in_specs=(whole, ROWS), out_specs=whole, check_vma=False
         )
         return self._compile(on_each_device, state, batch)
-
-    def constrain(self, x: jax.Array) -> jax.Array:
-        return x  # one device has the whole of its rows
 
     def lent_mesh(self, role: str) -> LentAxis | None:
         if role != "device_rows":
@@ -255,9 +252,6 @@ class ReplicaEngine(JitEngine):
             batch,
         )
         return compile_step(all_replicas, state, batch, self.mesh, dict)
-
-    def constrain(self, x: jax.Array) -> jax.Array:
-        return x  # one device has all rows of a replica
 
     @property
     def sharded_call(self) -> ShardedCall | None:
