@@ -47,7 +47,7 @@ class EncoderOnly(nn.Module):
         self.input = InputEmbedding(c, causal=False)
         self.encoder = Encoder(c, c.num_layers)
         self.prediction_head = PredictionHead(c)
-        self.projection = output_embedding(self.embedding, c.vocab_size)
+        self.projection = output_embedding(self.embedding)
 
     def __call__(self, *inputs: Any, **named: Any) -> Float[Array, "B P V"]:
         """Logits of each masked token, for the arguments of `unprojected`."""
@@ -81,7 +81,7 @@ class EncoderOnly(nn.Module):
         types = token_types(tokens, positions, c.separator_id) if c.num_token_types else None
         x = self.input(self.embedding.embed(tokens), positions, deterministic, types)
         sequences = Sequences.packed(self.input.position_encoding, positions, segment_ids, tokens)
-        return self.encoder(x, sequences, deterministic)
+        return self.encoder(x, sequences, deterministic=deterministic)[0]
 
 
 class PredictionHead(nn.Module):
