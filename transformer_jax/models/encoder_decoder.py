@@ -202,7 +202,7 @@ class EncoderDecoder(Seq2Seq):
         x = self.source_norm(x) if self.config.embedding_norm else x
         x = self.embedding_dropout(x.astype(embedded.dtype), deterministic)
         sequences = Sequences.packed(self.source_encoding, positions, segment_ids, source)
-        return self.encoder(x, sequences, deterministic=deterministic)[0]
+        return self.encoder(x, sequences, deterministic)
 
     def prefill(
         self,

@@ -81,7 +81,7 @@ class EncoderOnly(nn.Module):
         types = token_types(tokens, positions, c.separator_id) if c.num_token_types else None
         x = self.input(self.embedding.embed(tokens), positions, deterministic, types)
         sequences = Sequences.packed(self.input.position_encoding, positions, segment_ids, tokens)
-        return self.encoder(x, sequences, deterministic=deterministic)[0]
+        return self.encoder(x, sequences, deterministic)
 
 
 class PredictionHead(nn.Module):

@@ -22,7 +22,7 @@ from transformer_jax.nn.config import TransformerConfig
 from transformer_jax.nn.dropout import Dropout
 from transformer_jax.nn.layer_scan import apply_first_layer, is_stacked, scan_layers
 from transformer_jax.nn.layers import attention_class, check_layers, feed_forward_class
-from transformer_jax.nn.norms import final_norm, make_norm, real_tokens
+from transformer_jax.nn.norms import make_norm, real_tokens
 from transformer_jax.nn.positions import encoding_class
 from transformer_jax.nn.sublayers import (
     POSITION_HOOKS,
@@ -293,7 +293,8 @@ class Stack(nn.Module):
             )
         self.layers = [blocks[owner] for owner in owners]
         self.residual = residual_class(c)(c)
-        self.final_norm = final_norm(c)
+        # In post-norm the last layer ends with a norm already.
+        self.final_norm = None if c.norm_placement == "post" else make_norm(c)
 
     def remember(self, encoded: EncoderOutput) -> tuple[Memory, ...]:
         """Computes each layer's keys and values of the encoder's output, for a search."""
@@ -303,12 +304,12 @@ class Stack(nn.Module):
                 memory.append(layer.remember(encoded))
         return tuple(memory)
 
-    def __call__(
+    def apply_layers(
         self,
         x: Features,
         sequences: Sequences,
-        encoded: EncoderOutput | tuple[Memory, ...] = (),
-        deterministic: bool = True,
+        encoded: EncoderOutput | tuple[Memory, ...],
+        deterministic: bool,
         caches: tuple[Cache, ...] = (),
     ) -> tuple[Features, tuple[Cache, ...]]:
         """Output of the stack for embedded tokens, and the layers' caches grown by T.
@@ -378,12 +379,26 @@ class Encoder(Stack):
 
     causal: ClassVar[bool] = False
 
+    def __call__(self, x: Features, sequences: Sequences, deterministic: bool) -> Features:
+        return self.apply_layers(x, sequences, (), deterministic)[0]
+
 
 class Decoder(Stack):
     """Stack of causal layers, with an encoder or, as in GPT, without. Its parameters are not
     stacked while decoding with a cache."""
 
     attends_to_encoder: bool = True
+
+    def __call__(
+        self,
+        x: Features,
+        sequences: Sequences,
+        encoded: EncoderOutput | tuple[Memory, ...] = (),
+        deterministic: bool = True,
+        caches: tuple[Cache, ...] = (),
+    ) -> tuple[Features, tuple[Cache, ...]]:
+        """Output for embedded tokens, and the caches; arguments as of `apply_layers`."""
+        return self.apply_layers(x, sequences, encoded, deterministic, caches)
 
 
 HOST = "pinned_host"
