@@ -22,7 +22,7 @@ from transformer_jax.nn.config import TransformerConfig
 from transformer_jax.nn.dropout import Dropout
 from transformer_jax.nn.layer_scan import apply_first_layer, is_stacked, scan_layers
 from transformer_jax.nn.layers import attention_class, check_layers, feed_forward_class
-from transformer_jax.nn.norms import make_norm, real_tokens
+from transformer_jax.nn.norms import final_norm, make_norm, real_tokens
 from transformer_jax.nn.positions import encoding_class
 from transformer_jax.nn.sublayers import (
     POSITION_HOOKS,
@@ -293,8 +293,7 @@ class Stack(nn.Module):
             )
         self.layers = [blocks[owner] for owner in owners]
         self.residual = residual_class(c)(c)
-        # In post-norm the last layer ends with a norm already.
-        self.final_norm = None if c.norm_placement == "post" else make_norm(c)
+        self.final_norm = final_norm(c)
 
     def remember(self, encoded: EncoderOutput) -> tuple[Memory, ...]:
         """Computes each layer's keys and values of the encoder's output, for a search."""
