@@ -18,7 +18,7 @@ from transformer_jax.data.batches.packing import padded_batch
 from transformer_jax.data.examples import Features
 from transformer_jax.decoding import Unmasking, truncate_at_eos
 from transformer_jax.errors import UserError
-from transformer_jax.inference.batches import PaddedBatch, PairScore, WeightedRow, weighted_scores
+from transformer_jax.inference.batches import PaddedBatch
 from transformer_jax.inference.config import DecodeConfig
 from transformer_jax.inference.model_inputs import ModelInputs, text_inputs
 from transformer_jax.losses import token_sums
@@ -41,6 +41,7 @@ from transformer_jax.tasks.interface import (
     TaskParts,
 )
 from transformer_jax.tasks.language_modeling import DocumentTask, DocumentWindows
+from transformer_jax.tasks.line_warnings import LineWarnings
 from transformer_jax.tasks.losses import ContextTarget, row_inputs, split_tokens, text_frame
 from transformer_jax.tasks.masked_lm import fill_blanks
 from transformer_jax.tokenization import SpecialTokens
@@ -139,37 +140,24 @@ class MaskedDiffusion(DocumentTask, TextTask, ScoringTask):
             )
         return context, tokens
 
-    def score_tokens(
-        self,
-        params: Params,
-        pairs: Sequence[ContextTarget],
-        batch_size: int,
-        numbers: Sequence[int] = (),
-    ) -> list[PairScore]:
-        """Computes a lower bound of log P of each target, exact for targets with few masks,
-        otherwise estimated from `task.diffusion.draws` of them; a target is greedy if each hidden
-        token is the likeliest in all of them."""
-        rows: list[WeightedRow] = []
-        for number, (source, target) in enumerate(pairs):
-            tokens = np.array([*source, *target], np.int32)
-            rng = np.random.default_rng(tokens.tolist())  # the same masks wherever the pair is
-            for masked, weight in self._bound_rows(tokens, len(source), rng):
-                rows.append((number, weight, self.row(tokens, masked)))
-        return weighted_scores(self.scores, params, rows, len(pairs), batch_size, self.model.config)
-
-    def _bound_rows(
-        self, tokens: np.ndarray, num_read: int, rng: np.random.Generator
-    ) -> Iterator[tuple[Masked, float]]:
-        """Masked texts, and the weights with which their losses add up to the bound of the tokens
-        after the first `num_read`."""
+    def scored_rows(
+        self, pair: ContextTarget, warnings: LineWarnings
+    ) -> Iterator[tuple[float, Features]]:
+        """Yields masked texts, whose weighted scores add up to a lower bound of log P of the
+        target, exact for targets with few masks, otherwise estimated from `task.diffusion.draws` of
+        them; a target is greedy if each hidden token is the likeliest in all of them."""
+        source, target = pair
+        tokens = np.array([*source, *target], np.int32)
+        rng = np.random.default_rng(tokens.tolist())  # the same masks wherever the pair is
         for block in self.corruption.blocks(len(tokens)):
-            start = max(block.start, num_read)
+            start = max(block.start, len(source))
             length = max(0, block.stop - start)
             for hidden, weight in bound_masks(length, self.corruption.settings.draws, rng):
                 is_hidden = np.zeros(block.stop, bool)
                 is_hidden[start:] = hidden
                 inputs = np.where(is_hidden, self.corruption.text.mask, tokens[: block.stop])
-                yield Masked(inputs, is_hidden, np.zeros(block.stop, np.int32)), weight
+                masked = Masked(inputs, is_hidden, np.zeros(block.stop, np.int32))
+                yield weight, self.row(tokens, masked)
 
     def predict(
         self, params: Params, lines: Sequence[str], decode: DecodeConfig, first_line: int = 1

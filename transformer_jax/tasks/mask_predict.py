@@ -18,13 +18,7 @@ from transformer_jax.data.batches.packing import padded_batch
 from transformer_jax.data.examples import Corpus, Features
 from transformer_jax.decoding import Unmasking
 from transformer_jax.errors import UserError
-from transformer_jax.inference.batches import (
-    PaddedBatch,
-    Pair,
-    PairScore,
-    WeightedRow,
-    weighted_scores,
-)
+from transformer_jax.inference.batches import PaddedBatch, Pair
 from transformer_jax.inference.config import DecodeConfig
 from transformer_jax.models import apply_method, apply_model
 from transformer_jax.models.encoder_decoder import EncoderDecoder, PackedTokens
@@ -34,7 +28,7 @@ from transformer_jax.runtime.progress import track
 from transformer_jax.tasks.corruptions import bound_masks
 from transformer_jax.tasks.diffusion import make_unmasking, row_keys
 from transformer_jax.tasks.interface import Batch, Params, Prediction, Supervised, TaskParts
-from transformer_jax.tasks.line_warnings import read_lines
+from transformer_jax.tasks.line_warnings import LineWarnings, read_lines
 from transformer_jax.tasks.losses import row_inputs
 from transformer_jax.tasks.translation import TextPairs
 from transformer_jax.tokenization import Frame, SpecialTokens
@@ -141,33 +135,25 @@ class MaskPredict(TextPairs):
         labels = jnp.maximum(batch["labels"] - 1, 0)
         return Supervised(inputs, labels, batch["labels"] > 0)
 
-    def score_tokens(
-        self, params: Params, pairs: Sequence[Pair], batch_size: int, numbers: Sequence[int] = ()
-    ) -> list[PairScore]:
-        """Returns a lower bound of log P(target | source) of each pair in nats: the probability of
-        the length, and the bound of masked diffusion for the tokens (`bound_masks`), which is
-        estimated from `DRAWS` masks for targets with more of them.
+    def scored_rows(self, pair: Pair, warnings: LineWarnings) -> Iterator[tuple[float, Features]]:
+        """Yields the row of the length, and masked targets (`bound_masks`), estimated from `DRAWS`
+        masks for targets with more of them: the weighted scores add up to a lower bound of
+        log P(target | source).
 
         Raises:
           UserError: a target is longer than a row.
         """
-        numbers = numbers or range(1, 1 + len(pairs))
-        rows: list[WeightedRow] = []
-        for index, pair in enumerate(pairs):
-            target = np.array(pair["target"], np.int32)
-            if len(target) >= self.max_target_length:
-                raise UserError(
-                    f"score: the target of line {numbers[index]} has {len(target)} tokens, "
-                    f"more than the {self.max_target_length - 1} of a row "
-                    "(data.max_target_length); make it shorter"
-                )
-            source = [*pair["source"]]
-            rng = np.random.default_rng(target.tolist())  # the same masks wherever the pair is
-            length_alone = self.row(source, target, np.zeros(len(target), bool), has_length=True)
-            rows.append((index, 1.0, length_alone))
-            for is_hidden, weight in bound_masks(len(target), DRAWS, rng):
-                rows.append((index, weight, self.row(source, target, is_hidden, has_length=False)))
-        return weighted_scores(self.scores, params, rows, len(pairs), batch_size, self.model.config)
+        target = np.array(pair["target"], np.int32)
+        if len(target) >= self.max_target_length:
+            raise UserError(
+                f"score: the target of {warnings.name} has {len(target)} tokens, more than the "
+                f"{self.max_target_length - 1} of a row (data.max_target_length); make it shorter"
+            )
+        source = [*pair["source"]]
+        rng = np.random.default_rng(target.tolist())  # the same masks wherever the pair is
+        yield 1.0, self.row(source, target, np.zeros(len(target), bool), has_length=True)
+        for is_hidden, weight in bound_masks(len(target), DRAWS, rng):
+            yield weight, self.row(source, target, is_hidden, has_length=False)
 
     def check_search(self, examples: Corpus, decode: DecodeConfig) -> None:
         """Raises UserError if the search writes from left to right."""
