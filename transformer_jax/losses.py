@@ -136,6 +136,11 @@ class TokenLoss:
         return self.of_logits(predicted, labels)
 
 
+def training_logits(predicted: Any) -> Any:
+    """Logits of hidden states, as training computes them; others are returned as they are."""
+    return predicted.logits(exact=False) if isinstance(predicted, Unprojected) else predicted
+
+
 class CrossEntropy(TokenLoss):
     """Cross-entropy with label smoothing and z-loss, tile by tile; R-Drop adds to it."""
 
@@ -210,9 +215,7 @@ class Distillation(CrossEntropy):
             hard = self.of_hidden(predicted, labels, exact=False)
             divergence = tiled_divergence(predicted, taught, options.temperature, count)
         else:
-            predicted = predicted.logits(exact=False) if is_hidden else predicted
-            if isinstance(taught, Unprojected):
-                taught = taught.logits(exact=False)
+            predicted, taught = map(training_logits, (predicted, taught))
             compare = top_k_divergence if isinstance(taught, TopPredictions) else teacher_divergence
             divergence = compare(predicted, taught, options.temperature)
             hard = self.of_logits(predicted, labels)

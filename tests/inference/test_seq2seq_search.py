@@ -212,8 +212,8 @@ def test_the_tree_of_a_trained_model_has_its_outputs(trained):
     line, options = "The old man sees a dog.", {"num_outputs": 2}
     request = Request(specials.translation.around(source.encode(line)))
     decode = dataclasses.replace(trained.settings.decode, **options)
-    search, pieces = trained.task.search, trained.tokenizer["target"].pieces
-    tree = search.beam_tree(trained.params, request, decode, pieces)
+    search = trained.task.search
+    tree = search.beam_tree(trained.params, request, decode)
     (expected,) = trained.n_best([line], **options)
     for output, found in zip(tree.outputs, expected, strict=True):
         node, written = tree.nodes[output], ""
@@ -223,7 +223,7 @@ def test_the_tree_of_a_trained_model_has_its_outputs(trained):
         assert written.removesuffix("</s>").replace("▁", " ").strip() == found.text
 
     with pytest.raises(UserError, match="decode: search 'sample' has no beams; take search beam"):
-        search.beam_tree(trained.params, request, DecodeConfig(temperature=1.0), pieces)
+        search.beam_tree(trained.params, request, DecodeConfig(temperature=1.0))
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,6 @@
 BLEU, chrF and TER are computed by sacreBLEU, so they are comparable with published numbers.
 """
 
-import bisect
 import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -51,31 +50,6 @@ def score_translations(hypotheses: Sequence[str], references: Sequence[str]) -> 
     }
 
 
-def bleu_by_length(
-    sources: Texts, hypotheses: Texts, references: Texts, bounds: Sequence[int]
-) -> dict[str, float]:
-    """BLEU by number of words of the source, such as {"1-8 words": 20.1, "9+ words": 18.3}.
-
-    Args:
-      bounds: most words of each group but the last, which has all longer sources. Groups without
-        examples are left out.
-    """
-    groups: dict[str, list[int]] = {}
-    lowest = [1, *(bound + 1 for bound in bounds)]
-    names = [f"{low}-{high} words" for low, high in zip(lowest, bounds, strict=False)]
-    names.append(f"{lowest[-1]}+ words")
-    for index, source in enumerate(sources):
-        group = bisect.bisect_left(bounds, len(source.split()))
-        groups.setdefault(names[group], []).append(index)
-    return {
-        name: score_translations(
-            [hypotheses[i] for i in groups[name]], [references[i] for i in groups[name]]
-        )["bleu"]
-        for name in names
-        if name in groups
-    }
-
-
 def exact_match(outputs: Sequence[str], references: Sequence[str]) -> dict[str, float]:
     """Share of outputs that equal their references, {"exact_match"}. Runs of white space count as
     one space. Raises ValueError as of `require_pairs`."""
@@ -106,14 +80,19 @@ def _rate(pairs: Sequence[tuple[Sequence[Any], Sequence[Any]]]) -> float:
     return sum(edits(a, b) for a, b in pairs) / sum(len(b) for _, b in pairs)
 
 
-def edits(output: Sequence[Any], reference: Sequence[Any]) -> int:
-    """Edit distance: fewest insertions, deletions and replacements between two sequences."""
+def edits(output: Sequence[Any], reference: Sequence[Any], replacement: int = 1) -> int:
+    """Edit distance: fewest insertions, deletions and replacements between two sequences.
+
+    Args:
+      replacement: number of edits that a replacement counts as.
+    """
     row = list(range(len(reference) + 1))  # to each prefix of the reference
     for i, x in enumerate(output, 1):
         above = row
         row = [i]
         for j, y in enumerate(reference):
-            row.append(min(above[j] + (x != y), above[j + 1] + 1, row[j] + 1))
+            replaced = above[j] + (0 if x == y else replacement)
+            row.append(min(replaced, above[j + 1] + 1, row[j] + 1))
     return row[-1]
 
 
@@ -164,14 +143,8 @@ def _shared(a: Iterable[object], b: Iterable[object]) -> int:
 
 
 def common_subsequence(a: Sequence[object], b: Sequence[object]) -> int:
-    """Length of the longest common subsequence."""
-    row = [0] * (len(b) + 1)
-    for x in a:
-        above = row
-        row = [0]
-        for j, y in enumerate(b):
-            row.append(above[j] + 1 if x == y else max(above[j + 1], row[j]))
-    return row[-1]
+    """Length of the longest common subsequence: all that need not be deleted or inserted."""
+    return (len(a) + len(b) - edits(a, b, replacement=2)) // 2
 
 
 def _f1(shared: int, output_size: int, reference_size: int) -> float:

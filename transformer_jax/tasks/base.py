@@ -289,14 +289,8 @@ class CausalTask(TextTask, ScoringTask):
         if a target alone is longer.
         """
         source, target = pair
-        if target:
-            read = self._fit_context(source, target, warnings)
-            yield 1.0, loss_mask_features(*with_loss_mask(read, target))
-
-    def _fit_context(
-        self, source: Sequence[int], target: Sequence[int], warnings: LineWarnings
-    ) -> Sequence[int]:
-        """The last tokens of a source, as many as the model sees before the target."""
+        if not target:
+            return
         limit = f"than the model sees at once (data.max_length is {self.max_length})"
         if len(target) > self.max_length:
             raise UserError(
@@ -309,7 +303,7 @@ class CausalTask(TextTask, ScoringTask):
             message = f"{warnings.name} has {count} tokens, more {limit}; its first"
             several = f"have more tokens {limit}; their first ones are not read"
             warnings.add(f"{message} {len(source) - room} are not read", several)
-        return source[-room:]
+        yield 1.0, loss_mask_features(*with_loss_mask(source[-room:], target))
 
 
 def _counted(batch: Batch) -> jax.Array:

@@ -7,8 +7,7 @@ B batch, T slots of a target, K lengths tried for a source, V vocabulary.
 import dataclasses
 import functools
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import batched
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 import jax
 import jax.numpy as jnp
@@ -24,7 +23,6 @@ from transformer_jax.models import apply_method, apply_model
 from transformer_jax.models.encoder_decoder import EncoderDecoder, PackedTokens
 from transformer_jax.nn.layers import looks_ahead
 from transformer_jax.runtime import platform
-from transformer_jax.runtime.progress import track
 from transformer_jax.tasks.corruptions import bound_masks
 from transformer_jax.tasks.diffusion import make_unmasking, row_keys
 from transformer_jax.tasks.interface import Batch, Params, Prediction, Supervised, TaskParts
@@ -189,25 +187,23 @@ class MaskPredict(TextPairs):
         blank = self.source_frame.size()
         sources = {i: row for i, row in enumerate(rows, first_line) if len(row) > blank}
         batch = PaddedBatch(_Request([self.mask], 1, (0, 0)), self._arrays)
+        tried = [_Request(source, 0, (number, 0)) for number, source in sources.items()]
+        program = functools.partial(self._likeliest_lengths, count=decode.beam_size)
+        requests = [
+            _Request(source, int(length), (number, candidate))
+            for (source, _, (number, _)), lengths in batch.run_all(
+                program, params, tried, decode.batch_size
+            )
+            for candidate, length in enumerate(lengths)
+        ]
+        program = functools.partial(self._fill, unmasking=unmasking, seed=decode.seed)
+        filled = batch.run_all(program, params, requests, decode.batch_size)
         outputs: dict[int, list[Prediction]] = {}
-        for numbers in track(batched(sources, decode.batch_size), len(sources), "example"):
-            read = [sources[number] for number in numbers]
-            tried = [_Request(source, 0, (0, 0)) for source in read]
-            program = functools.partial(self._likeliest_lengths, count=decode.beam_size)
-            lengths = batch.run(program, params, tried, decode.batch_size)
-            requests = [
-                _Request(source, int(length), (number, candidate))
-                for number, source, of_source in zip(numbers, read, lengths, strict=True)
-                for candidate, length in enumerate(of_source)
-            ]
-            program = functools.partial(self._fill, unmasking=unmasking, seed=decode.seed)
-            for part in batched(requests, decode.batch_size):
-                filled = batch.run(program, params, part, decode.batch_size)
-                for request, tokens, log_probs in zip(part, *filled, strict=True):
-                    written = slice(1, 1 + request.length)
-                    text = self.tokenizers.text("target").decode(tokens[written].tolist())
-                    output = Prediction(text, float(log_probs[written].mean()))
-                    outputs.setdefault(request.keys[0], []).append(output)
+        for request, (tokens, log_probs) in filled:
+            written = slice(1, 1 + request.length)
+            text = self.tokenizers.text("target").decode(tokens[written].tolist())
+            output = Prediction(text, float(log_probs[written].mean()))
+            outputs.setdefault(request.keys[0], []).append(output)
         for number in range(first_line, first_line + len(lines)):
             n_best = outputs.get(number, [Prediction("", 0.0)])
             yield sorted(n_best, key=lambda output: -output.score)[: decode.num_outputs]
@@ -245,8 +241,7 @@ class MaskPredict(TextPairs):
         return unmasking(logits_of, target, self.mask, row_keys(batch["keys"], seed))
 
 
-@dataclasses.dataclass(frozen=True)
-class _Request:
+class _Request(NamedTuple):
     """A source with its special tokens, the length of its target, and numbers that name both."""
 
     source: Sequence[int]
