@@ -80,19 +80,14 @@ def _rate(pairs: Sequence[tuple[Sequence[Any], Sequence[Any]]]) -> float:
     return sum(edits(a, b) for a, b in pairs) / sum(len(b) for _, b in pairs)
 
 
-def edits(output: Sequence[Any], reference: Sequence[Any], replacement: int = 1) -> int:
-    """Edit distance: fewest insertions, deletions and replacements between two sequences.
-
-    Args:
-      replacement: number of edits that a replacement counts as.
-    """
+def edits(output: Sequence[Any], reference: Sequence[Any]) -> int:
+    """Edit distance: fewest insertions, deletions and replacements between two sequences."""
     row = list(range(len(reference) + 1))  # to each prefix of the reference
     for i, x in enumerate(output, 1):
         above = row
         row = [i]
         for j, y in enumerate(reference):
-            replaced = above[j] + (0 if x == y else replacement)
-            row.append(min(replaced, above[j + 1] + 1, row[j] + 1))
+            row.append(min(above[j] + (x != y), above[j + 1] + 1, row[j] + 1))
     return row[-1]
 
 
@@ -143,8 +138,14 @@ def _shared(a: Iterable[object], b: Iterable[object]) -> int:
 
 
 def common_subsequence(a: Sequence[object], b: Sequence[object]) -> int:
-    """Length of the longest common subsequence: all that need not be deleted or inserted."""
-    return (len(a) + len(b) - edits(a, b, replacement=2)) // 2
+    """Length of the longest common subsequence."""
+    row = [0] * (len(b) + 1)
+    for x in a:
+        above = row
+        row = [0]
+        for j, y in enumerate(b):
+            row.append(above[j] + 1 if x == y else max(above[j + 1], row[j]))
+    return row[-1]
 
 
 def _f1(shared: int, output_size: int, reference_size: int) -> float:
