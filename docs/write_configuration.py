@@ -14,14 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from transformer_jax.runs.config import CHANGEABLE, FIXED
-from transformer_jax.runs.field_docs import (
-    as_override,
-    attributes,
-    choosers,
-    documented,
-    other_defaults,
-    type_name,
-)
+from transformer_jax.runs.field_docs import FieldDoc, as_override, attributes, find_fields
 from transformer_jax.runs.settings import CHOICES, FIELDS, SECTIONS, Settings, tables
 
 PAGE = Path(__file__).with_name("configuration.md")
@@ -104,42 +97,42 @@ def _overview() -> str:
 def _section(section: str) -> str:
     cls = SECTIONS[section]
     summary = (inspect.getdoc(cls) or "").partition("\nAttributes:\n")[0].strip()
-    rows = [
-        _row([name for name in names if name in FIELDS], meaning)
-        for names, meaning in documented(section).items()
-        if FIELDS.keys() & set(names)
-    ]
-    own = [_options(*item) for item in choosers().items() if item[0].startswith(f"{section}.")]
-    return "\n".join([f"## {section}", "", summary, "", *_field_table(rows), "", *own])
+    own = [_options(entry) for entry in tables().options if entry.startswith(f"{section}.")]
+    return "\n".join([f"## {section}", "", summary, "", *_field_table(section), "", *own])
 
 
-def _options(entry: str, chooser: str) -> str:
+def _options(entry: str) -> str:
     """Returns the part about the options of one entry."""
-    rows = [_row(names, meaning) for names, meaning in documented(entry).items()]
-    summary = f"Fields that exist with `{chooser}`."
-    return "\n".join([f"### {entry}", "", summary, "", *_field_table(rows), ""])
+    summary = f"Fields that exist with `{find_fields(f'{entry}.*')[0].chosen_by}`."
+    return "\n".join([f"### {entry}", "", summary, "", *_field_table(entry), ""])
 
 
-def _field_table(rows: Iterable[Sequence[str]]) -> list[str]:
-    return _table(("Field", "Type", "Default", "Meaning"), rows)
+def _field_table(group: str) -> list[str]:
+    """Returns the table of a section or of an entry's options; fields of one meaning share a row,
+    as they do in the docstring."""
+    by_meaning: dict[str, list[FieldDoc]] = {}
+    for field in find_fields(f"{group}.*"):
+        if field.field.rpartition(".")[0] == group:
+            by_meaning.setdefault(field.meaning, []).append(field)
+    return _table(("Field", "Type", "Default", "Meaning"), map(_row, by_meaning.values()))
 
 
-def _row(fields: Sequence[str], meaning: str) -> tuple[str, ...]:
+def _row(fields: Sequence[FieldDoc]) -> tuple[str, ...]:
     """Returns the row of fields that share meaning, type and default."""
-    names = "<br>".join(f"`{field.partition('.')[2]}`" for field in fields)
-    choices = ", ".join(f"`{entry}`" for entry in CHOICES.get(fields[0], ()))
-    meaning = _sentence(meaning) + (choices and f"<br>Names: {choices}.")
-    return names, type_name(fields[0]), _default(fields[0]), meaning
+    field = fields[0]
+    names = "<br>".join(f"`{field.field.partition('.')[2]}`" for field in fields)
+    choices = ", ".join(f"`{entry}`" for entry in CHOICES.get(field.field, ()))
+    meaning = _sentence(field.meaning) + (choices and f"<br>Names: {choices}.")
+    return names, field.type, _default(field), meaning
 
 
-def _default(field: str) -> str:
+def _default(field: FieldDoc) -> str:
     """Returns the default, and the tasks and architectures with another one."""
     changed: dict[str, list[str]] = {}
-    for owner, value in other_defaults(field).items():
+    for owner, value in field.other_defaults.items():
         changed.setdefault(_code(value), []).append(owner)
     others = [f"{value} for {', '.join(owners)}" for value, owners in changed.items()]
-    own = tables().fields[field].default
-    return "<br>".join([_code(own), *others])
+    return "<br>".join([_code(field.default), *others])
 
 
 def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:

@@ -98,7 +98,7 @@ TINY = {
     **{"checkpoint.every_steps": 15, "checkpoint.keep_params": 2, "logging.every_steps": 5},
 }
 """Changes that shrink the quick start's config to a run of seconds."""
-KIB_PER_COLLECTION = 2 * 2**20
+KIB_PER_COLLECTION = 3 * 2**20
 """Memory that a process takes before garbage is collected, which takes seconds."""
 LONGEST = ("campaigns", "parallel", "recorded", "experiments", "docs", "cli")
 """Folders whose tests run first, so that both workers end at the same time."""
@@ -157,8 +157,8 @@ def pytest_collection_modifyitems(items):
 def pytest_runtest_setup(item):
     """Checks shapes in the tests of modules that have them. Begins the module's `RNG` anew, so that
     a test has the same numbers whichever tests ran before it."""
-    tested = item.path.relative_to(ROOT / "tests").parts[0] in shape_checks.TESTS
-    jaxtyping.config.update("jaxtyping_disable", not tested)
+    checks = shape_checks.is_checking(item.path.relative_to(ROOT / "tests").as_posix())
+    jaxtyping.config.update("jaxtyping_disable", not checks)
     if hasattr(item.module, "RNG"):
         item.module.RNG = np.random.default_rng(0)
 

@@ -6,7 +6,7 @@ import pickle
 import pytest
 from IPython.core.interactiveshell import InteractiveShell
 
-from transformer_jax.errors import DivergedError, UserError, escape_controls
+from transformer_jax.errors import DivergedError, UserError, escape_controls, user_errors
 
 
 @pytest.mark.parametrize(
@@ -24,6 +24,19 @@ def test_only_characters_that_act_on_a_terminal_are_escaped(text, shown):
     assert escape_controls(text) == shown == escape_controls(shown)
     one_line = shown.replace("\n", r"\n")
     assert str(UserError(text)) == str(pickle.loads(pickle.dumps(DivergedError(text)))) == one_line
+
+
+def test_errors_of_the_kinds_that_are_named_say_where_they_are():
+    with (
+        pytest.raises(UserError, match="^row 1: is odd; fix it$"),
+        user_errors("row 1", "; fix it"),
+    ):
+        raise ValueError("is odd")
+    kinds = (OSError, UserError)
+    with pytest.raises(UserError, match="^here: is odd$"), user_errors("here", kinds=kinds):
+        raise UserError("is odd")
+    with pytest.raises(ValueError, match="^is odd$"), user_errors("here", kinds=kinds):
+        raise ValueError("is odd")
 
 
 def test_a_notebook_shows_one_line(capsys):

@@ -47,11 +47,13 @@ class UserError(Exception):
 
 
 @contextlib.contextmanager
-def user_errors(place: str, advice: str = "") -> Iterator[None]:
-    """Turns a ValueError of the block into a UserError that says where it is."""
+def user_errors(
+    place: str, advice: str = "", kinds: type[Exception] | tuple[type[Exception], ...] = ValueError
+) -> Iterator[None]:
+    """Turns errors of these kinds in the block into a UserError that says where it is."""
     try:
         yield
-    except ValueError as error:
+    except kinds as error:
         raise UserError(f"{place}: {error}{advice}") from error
 
 

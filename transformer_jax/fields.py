@@ -18,12 +18,11 @@ Example:
 import dataclasses
 import functools
 import sys
-import typing
 from typing import Any
 
 import numpy as np
 
-from transformer_jax.ranges import Words, read_text, short_repr, type_and_words
+from transformer_jax.ranges import Words, declared_fields, read_text, short_repr
 
 GIVEN = {"given": True}
 """Metadata of fields of a section whose value is computed, never set in a config file."""
@@ -73,13 +72,10 @@ class Field:
 def fields_of(prefix: str, cls: Any) -> dict[str, Field]:
     """The fields of a dataclass that a config can set, {"prefix.field": field}."""
     fields = {}
-    hints = typing.get_type_hints(cls)
     for field in dataclasses.fields(cls):
-        if field.metadata.get("given"):
-            continue
-        hint = hints[field.name]
-        type_, words = type_and_words(hint)
-        fields[f"{prefix}.{field.name}"] = Field(type_, words, field.default)
+        if not field.metadata.get("given"):
+            type_, words, _ = declared_fields(cls)[field.name]
+            fields[f"{prefix}.{field.name}"] = Field(type_, words, field.default)
     return fields
 
 

@@ -145,10 +145,7 @@ class CrossEntropy(TokenLoss):
     """Cross-entropy with label smoothing and z-loss, tile by tile; R-Drop adds to it."""
 
     reads: ClassVar[tuple[str, ...]] = (
-        "train.label_smoothing",
-        "train.z_loss",
-        "train.loss_tiles",
-        "train.r_drop",
+        *("train.label_smoothing", "train.z_loss", "train.loss_tiles", "train.r_drop"),
     )
 
     def losses(self, logits: Logits, labels: Labels) -> Losses:

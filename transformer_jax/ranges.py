@@ -130,7 +130,7 @@ def check_fields(config: Any) -> None:
     Raises:
       ValueError: one line with the field, its value and the allowed values.
     """
-    for name, (_, words, _) in _limits(config.__class__).items():
+    for name, (_, words, _) in declared_fields(config.__class__).items():
         value = getattr(config, name)
         reason = violation(config.__class__, name, value)
         if reason is not None:
@@ -143,7 +143,7 @@ def violation(cls: type, field: str, value: Any) -> str | None:
 
     None if it may.
     """
-    type_, words, limits = _limits(cls).get(field, (object, (), ()))
+    type_, words, limits = declared_fields(cls).get(field, (object, (), ()))
     if isinstance(value, str | None) and value in words:  # such as None or "auto"
         return None
     for limit in limits:
@@ -154,24 +154,19 @@ def violation(cls: type, field: str, value: Any) -> str | None:
 
 
 @functools.cache
-def _limits(cls: Any) -> dict[str, tuple[type, Words, tuple[Limit, ...]]]:
-    """(type, words, limits) of each field of a dataclass that has limits."""
+def declared_fields(cls: Any) -> dict[str, tuple[Any, Words, tuple[Limit, ...]]]:
+    """(type, words, limits) of each field of a dataclass: `Size | None` has the word None,
+    `Size | Literal["auto"]` the word "auto", `Size` none; all have the limits of `Size`."""
     hints = typing.get_type_hints(cls, include_extras=True)
-    limits = {}
+    declared = {}
     for field in dataclasses.fields(cls):
-        hint, words = type_and_words(hints[field.name])
-        if hasattr(hint, "__metadata__"):
-            limits[field.name] = (hint.__origin__, words, hint.__metadata__)
-    return limits
-
-
-def type_and_words(hint: Any) -> tuple[Any, Words]:
-    """Divides the hint of a field: `Size | None` has the word None, `Size | Literal["auto"]` the
-    word "auto", `Size` none."""
-    if hasattr(hint, "__metadata__"):
-        return hint, ()
-    type_, *others = typing.get_args(hint) or (hint,)
-    return type_, tuple(word for other in others for word in typing.get_args(other) or (None,))
+        hint = hints[field.name]
+        is_limited = hasattr(hint, "__metadata__")
+        type_, *others = (hint,) if is_limited else typing.get_args(hint) or (hint,)
+        words = [word for other in others for word in typing.get_args(other) or (None,)]
+        limits = getattr(type_, "__metadata__", ())
+        declared[field.name] = (type_.__origin__ if limits else type_, tuple(words), limits)
+    return declared
 
 
 def _number(value: float) -> str:

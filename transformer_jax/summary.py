@@ -2,7 +2,7 @@
 """Short representations of large objects: a few lines in a terminal, a table in a notebook."""
 
 import html
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from transformer_jax.errors import escape_controls
@@ -53,6 +53,18 @@ def counted(count: int, noun: str) -> str:
 def shape(array: Any) -> str:
     """The dtype and the shape of an array: "float32 [2, 4, 9, 9]"."""
     return f"{array.dtype} {list(array.shape)}"
+
+
+def aligned(
+    cells: Sequence[Sequence[str]], pad: Callable[[str, int], str] = str.rjust
+) -> list[str]:
+    """Lines of a table whose columns have equal widths; `pad` fills those after the first."""
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    lines = []
+    for name, *values in cells:
+        padded = map(pad, values, widths[1:])
+        lines.append("  ".join([name.ljust(widths[0]), *padded]).rstrip())
+    return lines
 
 
 def _shown(summary: Mapping[str, Any]) -> dict[str, str]:

@@ -98,6 +98,18 @@ def test_outputs_are_written_back_to_the_address(address, at, tmp_path):
     assert at.entries().keys() == {"config", "predictions/test"}
 
 
+def test_what_is_written_below_a_relative_cache_folder_is_uploaded(
+    address, at, monkeypatch, tmp_path
+):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", "relative")
+    at.write("config", b"")
+    outputs = copies.fetch_folder(address) / "outputs"
+    outputs.write_bytes(b"good")
+    copies.write_back(outputs)
+    assert at.read("outputs") == b"good"
+
+
 @pytest.fixture
 def machine(tmp_path, monkeypatch):
     """`machine(name)`: switches to the cache of another machine."""
@@ -149,6 +161,6 @@ def test_one_process_writes_at_a_time(address, machine, monkeypatch):
 
 
 def test_without_a_home_there_is_no_copy(address, monkeypatch):
-    monkeypatch.setattr(copies, "cache_folder", lambda name: None)
+    monkeypatch.setattr(copies.files, "cache_folder", lambda name: None)
     words = f"{address} needs a copy here, and no home folder: set XDG_CACHE_HOME"
     assert_refused({words: lambda: copies.fetch_folder(address)})

@@ -11,6 +11,7 @@ import sys
 import pytest
 
 from transformer_jax.cli import terminal
+from transformer_jax.cli.main import main
 from transformer_jax.cli.terminal import log_to_stderr
 
 HELP = [sys.executable, "-m", "transformer_jax", "--help"]
@@ -36,6 +37,14 @@ def test_a_closed_stream_is_an_error(capitals, redirection, message):
     answer = run(redirection, capitals)
     assert answer.returncode == 2
     assert answer.stderr.startswith(message) and answer.stderr.count(b"\n") <= 1
+
+
+@pytest.mark.parametrize("verb", ["predict", "chat", "embed"])
+def test_a_closed_stdin_is_reported_before_a_run_is_loaded(verb, monkeypatch, capsys, tmp_path):
+    monkeypatch.setattr(sys, "stdin", None)
+    monkeypatch.setattr(logging.getLogger(), "handlers", [])
+    assert main([verb, f"--workdir={tmp_path}"]) == 2
+    assert capsys.readouterr().err.startswith("error: stdin is closed")
 
 
 def test_messages_that_cannot_be_written_are_dropped(capitals):

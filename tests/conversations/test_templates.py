@@ -72,6 +72,17 @@ def test_an_input_is_a_message_of_its_own_and_the_first_token_is_added(environme
         assert text == first + template.render(turns)
 
 
+@pytest.mark.parametrize("name, role", [("gemma", "system"), ("chatml", "input")])
+def test_the_jinja_template_leaves_no_message_out(environment, name, role):
+    def refuse(message):  # as in transformers
+        raise jinja2.TemplateError(message)
+
+    jinja = environment.from_string(chat_template(TEMPLATES[name]), {"raise_exception": refuse})
+    messages = [{"role": role, "content": "a"}, {"role": "user", "content": "b"}]
+    with pytest.raises(jinja2.TemplateError, match=f"no turn of role {role}"):
+        jinja.render(messages=messages, eos_token="{eos}")
+
+
 PUBLISHED = json.loads(gzip.decompress((FIXTURES / "templates.json.gz").read_bytes()))
 TOKENS = {"bos_token": "", "eos_token": "{eos}"}
 FIRST = {"llama3": "<|begin_of_text|>", "gemma": "<bos>", "mistral": "<s>"}

@@ -47,6 +47,8 @@ def test_a_line_is_an_instruction_or_an_object():
     assert parse_request("Add.") == (Turn("user", "Add."),)
     assert parse_request('{"a": 1} is what?') == (Turn("user", '{"a": 1} is what?'),)
     assert parse_request('{"a": 1}') == (Turn("user", '{"a": 1}'),)
+    deep = '{"messages":' + "[" * 100_000
+    assert parse_request(deep) == (Turn("user", deep),)
     assert parse_request('{"instruction": "Add."}') == (Turn("user", "Add."),)
     line = '{"messages": [{"role": "x", "content": "a"}]}'
     assert_refused({"unknown role": lambda: parse_request(line)})

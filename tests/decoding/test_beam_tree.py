@@ -52,7 +52,7 @@ def is_kept(node):
     return node.token != str(EOS) and not node.why.startswith("not ")
 
 
-@pytest.fixture(params=CASES)
+@pytest.fixture(scope="module", params=CASES)  # so that one worker records a case
 def case(request):
     return request.param
 

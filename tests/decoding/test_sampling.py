@@ -38,7 +38,7 @@ def probabilities(logits, temperature=1.0):
     return np.exp(allowed) / np.exp(allowed).sum()
 
 
-@pytest.mark.parametrize("temperature", [0.5, 1.0, 2.0])
+@pytest.mark.parametrize("temperature", [0.5, 2.0])
 def test_tokens_are_as_frequent_as_their_probability(temperature):
     tokens, _ = draw(4, 5000, temperature=temperature)
     first, second = tokens[:, :, 0].ravel(), tokens[:, :, 1].ravel()

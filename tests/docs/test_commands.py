@@ -73,7 +73,7 @@ def check(argv):
         claim = load_claim(args.names[0])
         load_modules(find_modules(args))
         if claim.experiment is None:
-            Sweep(claim.config, claim.rows, claim.base).configs(args.overrides)
+            Sweep(claim.config, claim.rows, claim.base | args.overrides).configs()
 
 
 def find_modules(args):

@@ -19,7 +19,7 @@ import pytest
 import transformer_jax as tj
 from tests.compiled import decode
 from tests.conftest import ROOT, records_of
-from tests.lab.analysis.drawn import TOKENS, reading_of
+from tests.lab.analysis.drawn import TOKENS, Drawn, reading_of
 from transformer_jax.cli.parser import parse
 from transformer_jax.data.sources import open_split
 from transformer_jax.inference.config import DecodeConfig
@@ -160,7 +160,7 @@ def test_a_residual_stream_of_another_shape(forget_modules, random_params):
     assert points["decoder.layer_0.self_attention.input"] == {"position": None, "feature": 8}
     patched = patched_model(model, {"decoder.layer_1[:, 0]": 0}, points)
     assert np.abs(jax.jit(patched.apply)(variables, tokens) - logits).max() > 1e-3
-    found = hidden(model, variables["params"], reading_of("decoder_only"))
+    found = hidden(Drawn(model, variables["params"], reading_of("decoder_only")), "")
     assert found.streams["decoder"].shape == (3, 4, 2, 8)
     (row,) = jax.jit(model.apply)(variables, np.array([TOKENS["decoder"]]))
     np.testing.assert_allclose(found.lens[-1], jax.nn.log_softmax(row), atol=1e-5)

@@ -10,7 +10,6 @@ import pytest
 
 from tests.refusals import assert_refused
 from transformer_jax.decoding import Hypotheses, Sampler
-from transformer_jax.errors import UserError
 from transformer_jax.inference import seq2seq_search
 from transformer_jax.inference.config import SEARCHES, DecodeConfig
 from transformer_jax.inference.draft import Drafted, DraftedModel, Lookup
@@ -207,25 +206,6 @@ def test_a_registered_search_is_found_by_name(task, params, with_entries):
     assert all((tokens == tokens[:1, :1]).all() for tokens, _ in found)
 
 
-def test_the_tree_of_a_trained_model_has_its_outputs(trained):
-    source, specials = trained.tokenizer["source"], trained.tokenizer.specials("target")
-    line, options = "The old man sees a dog.", {"num_outputs": 2}
-    request = Request(specials.translation.around(source.encode(line)))
-    decode = dataclasses.replace(trained.settings.decode, **options)
-    search = trained.task.search
-    tree = search.beam_tree(trained.params, request, decode)
-    (expected,) = trained.n_best([line], **options)
-    for output, found in zip(tree.outputs, expected, strict=True):
-        node, written = tree.nodes[output], ""
-        assert node.score == pytest.approx(found.score, rel=1e-5)
-        while node.parent is not None:
-            written, node = node.token + written, tree.nodes[node.parent]
-        assert written.removesuffix("</s>").replace("▁", " ").strip() == found.text
-
-    with pytest.raises(UserError, match="decode: search 'sample' has no beams; take search beam"):
-        search.beam_tree(trained.params, request, DecodeConfig(temperature=1.0))
-
-
 @pytest.mark.parametrize(
     ("settings", "beams", "rows"),
     [({"beam_size": 3}, 3, 4), ({"temperature": 1.0, "num_outputs": 5}, 1, 20)],
@@ -240,6 +220,7 @@ def test_the_state_of_all_beams_and_samples_must_fit(task_of, monkeypatch, setti
 
 def test_impossible_searches_are_refused(task_of):
     search = task_of(positions="learned", max_length=50).search
+    sampled = DecodeConfig(temperature=1.0)
 
     def searching(**settings):
         return lambda: search({}, REQUESTS, DecodeConfig(**settings))
@@ -248,5 +229,8 @@ def test_impossible_searches_are_refused(task_of):
         {
             "decode: beam_size is 21; the target vocabulary has 20 pi": searching(beam_size=21),
             "decode: positions 'learned' reach to max_length 50": searching(max_extra_length=47),
+            "decode: search 'sample' has no beams; take search beam": (
+                lambda: search.beam_tree({}, REQUESTS[0], sampled)
+            ),
         }
     )

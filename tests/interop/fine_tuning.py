@@ -21,17 +21,15 @@ STEPS = {
 }
 OF_TASK = {
     "bert": {"task.name": "classification", "data.name": "table", "model.dropout_rate": 0.0},
-    "llama": {"task.name": "language_modeling", "data.name": "text"},
 }
-DIVIDED = ("bert",)
+DIVIDED = tuple(OF_TASK)
 """Runs that are trained on four devices: one with a new head. Parts of all kinds of layers are
 divided in tests/parallel."""
 
 
 def losses(folder: Path, name: str, layout: str, changes: dict) -> list[float]:
     """Losses of the training steps."""
-    suffix = "tsv" if name == "bert" else "txt"
-    data = {f"data.{split}_text": str(folder / f"{split}.{suffix}") for split in ("train", "valid")}
+    data = {f"data.{split}_text": str(folder / f"{split}.tsv") for split in ("train", "valid")}
     origin = {"train.init_from": str(folder / name)}
     workdir = folder / f"{name} {layout}"
     config = tj.config(folder / "empty.py", STEPS | OF_TASK[name] | data | origin | changes)

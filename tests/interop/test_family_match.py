@@ -72,7 +72,6 @@ MATCHING = {
         TEXT | {"max_length": 9, "num_token_types": 0, "norm_epsilon": 1e-12},
         "distilbert",
     ),
-    "latent attention": (DEEPSEEK, "deepseek_v2"),
     "latent attention, YaRN": (DEEPSEEK | YARN, "deepseek_v2"),
     "BERT, pre-norm": (
         TEXT | {"norm_placement": "pre", "max_length": 9, "activation": "gelu_exact"},

@@ -97,6 +97,7 @@ def test_on_another_machine_losses_and_movements_may_differ_a_little(run, part, 
     first, last = (run / "checkpoints" / step for step in ("15", "30"))
     assert audits._compare_movements(last, last, first) == []
     assert "apart by 100.0%" in audits._compare_movements(last, first, first)[0]
+    assert "those of the checkpoint before" in audits._compare_movements(first, last, first)[0]
 
 
 @pytest.mark.parametrize("count, drawn, altered", [(5, 2, 1), (5, 2, 3), (4, 1, 4), (3, 0, 1)])

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Pictures of workdirs, configs and attention, written to files."""
 
+import dataclasses
 import json
 import shutil
 from functools import partial
@@ -11,6 +12,7 @@ import pytest
 from tests.conftest import write_records
 from tests.lab.analysis.drawn_attention import SOURCE, TARGET, drawn_attention
 from tests.refusals import assert_refused
+from transformer_jax.errors import UserError
 from transformer_jax.lab import plots
 from transformer_jax.lab.pictures import save_figure
 from transformer_jax.nn.positions.absolute import sinusoids
@@ -27,6 +29,20 @@ def test_attention_is_drawn_with_odd_tokens_as_text(tmp_path):
     save_figure(plots.plot_attention(odd, "encoder", 0), tmp_path / "a.svg")
     text = (tmp_path / "a.svg").read_text(encoding="utf-8")
     assert "<!-- $x$ -->" in text and "\x00" not in text
+
+
+def test_a_layer_has_its_number_where_others_have_no_weights():
+    whole = drawn_attention({"decoder": TARGET}, heads=1)
+    path = "decoder.layer_{}.self_attention.weights"
+    values = {path.format(i): whole.values[path.format(i // 2)] for i in (1, 3)}
+    hybrid = dataclasses.replace(whole, values=values)
+    for layer, shown in ((1, 1), (3, 3), (None, 3)):
+        figure = plots.plot_attention(hybrid, layer=layer)
+        assert figure.get_suptitle() == f"decoder self-attention, layer {shown}"
+        (image,) = figure.axes[0].get_images()
+        np.testing.assert_array_equal(image.get_array(), values[path.format(shown)][0])
+    with pytest.raises(UserError, match="--layer: 2 is none of the layers 1, 3"):
+        plots.plot_attention(hybrid, layer=2)
 
 
 def test_runs_are_drawn(trained_workdir, tmp_path):
@@ -49,6 +65,8 @@ def test_a_config_is_drawn_with_the_positions_added_to_embeddings(tiny_config, t
         if positions == "sinusoidal":
             expected = sinusoids(np.arange(100), settings.model.d_model)
             np.testing.assert_allclose(plots._encodings(settings), expected, rtol=1e-6)
+    few = read_settings(tiny_config({"model.positions": "learned", "model.max_length": 40}))
+    assert plots._encodings(few).shape[0] == 40  # there are no more
 
 
 def test_seeds_of_a_run_are_one_curve(tmp_path):

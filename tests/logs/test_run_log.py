@@ -14,8 +14,8 @@ import pytest
 from tests.conftest import records_of
 from transformer_jax.errors import UserError
 from transformer_jax.logs import records
-from transformer_jax.logs.records import chained, recorded_splits, with_losses
-from transformer_jax.logs.run_log import Console, ReplicaLogs, RunLog
+from transformer_jax.logs.records import chained, with_losses
+from transformer_jax.logs.run_log import Console, RunLog
 from transformer_jax.runtime import progress
 
 
@@ -38,27 +38,29 @@ def read_events(workdir):
 
 
 def write_run(workdir, *, start_step, steps):
-    with RunLog(workdir, start_step=start_step) as log:
+    with RunLog([workdir], start_step=start_step) as log:
         for step in steps:
             log.advance(step)
             log.record(step, "train", {"loss": 1.0 / step})
 
 
 def test_a_record_is_at_once_on_disk_as_one_object_with_step_split_and_metrics(tmp_path):
-    with RunLog(tmp_path, start_step=0) as log:
+    with RunLog([tmp_path], start_step=0) as log:
         log.record(5, "train", {"loss": np.float32(2.5), "num_tokens": np.int32(7)})
         log.record(5, "valid", {"loss": math.nan, "norm": np.float32("inf"), "signature": "a|b"})
+        log.record(6, "valid", {"of a callback": [3, 4]})
         lines = (tmp_path / "metrics.jsonl").read_text().splitlines()
     strict = {"parse_constant": lambda name: pytest.fail(f"{name} is no JSON")}
-    train, valid = (json.loads(line, **strict) for line in lines)
+    train, valid, own = (json.loads(line, **strict) for line in lines)
     before = ""
-    for record in (train, valid):
+    for record in (train, valid, own):
         digest = record.pop("sha256")
         assert digest == chained(record, before)["sha256"]
         assert isinstance(record.pop("time"), float)
         before = digest
     assert train == {"step": 5, "split": "train", "loss": 2.5, "num_tokens": 7}
     assert valid == {"step": 5, "split": "valid", "loss": None, "norm": None, "signature": "a|b"}
+    assert own == {"step": 6, "split": "valid", "of a callback": [3, 4]}
 
 
 @pytest.mark.parametrize("start", [0, 20, 30])  # 0: without a checkpoint
@@ -77,15 +79,11 @@ def test_a_resumed_run_drops_later_records_and_incomplete_lines(tmp_path, start,
 def test_a_record_of_the_restored_step_is_written_once(tmp_path):
     """As when a kill came after some of the replicas had written theirs."""
     write_run(tmp_path, start_step=0, steps=[10, 20])
-    path = tmp_path / "metrics.jsonl"
-    assert recorded_splits(path, 20) == {"train"}
-    with RunLog(tmp_path, start_step=20) as log:
+    with RunLog([tmp_path], start_step=20) as log:
         for split in ("train", "valid"):
             log.record(20, split, {"loss": 9.0})
     written = [(record["step"], record["split"]) for record in records_of(tmp_path)]
     assert written == [(10, "train"), (20, "train"), (20, "valid")]
-    assert recorded_splits(path, 20) == {"train", "valid"}
-    assert recorded_splits(tmp_path / "none", 20) == set()
 
 
 def test_tensorboard_has_the_same_numbers_and_purges_on_resume(tmp_path):
@@ -102,7 +100,7 @@ def test_tensorboard_has_the_same_numbers_and_purges_on_resume(tmp_path):
 def test_tensorboard_reads_numbers_of_any_size(tmp_path):
     numbers = {"nan": math.nan, "perplexity": 1e300, "low": -1e300, "count": 7, "größe": 0.1}
     numbers |= {f"metric_{i}": i / 3 for i in range(40)}
-    with RunLog(tmp_path, start_step=70_000) as log:
+    with RunLog([tmp_path], start_step=70_000) as log:
         log.record(123_456_789, "valid", numbers)
     header, start, event = read_events(tmp_path)
     assert header.file_version == "brain.Event:2" and start.session_log.status == 1
@@ -117,8 +115,9 @@ def test_tensorboard_reads_numbers_of_any_size(tmp_path):
 def test_a_full_disk_does_not_hide_an_earlier_error(tmp_path):
     @contextlib.contextmanager
     def log_without_room():
-        with RunLog(tmp_path, start_step=0) as log:
-            log._records._file = open("/dev/full", "w")  # noqa: SIM115
+        with RunLog([tmp_path], start_step=0) as log:
+            ((records, _),) = log._files
+            records._file = open("/dev/full", "w")  # noqa: SIM115
             log.record(1, "train", {"loss": 1.0})
             yield
 
@@ -133,12 +132,13 @@ def test_a_terminal_that_is_gone_hides_no_earlier_error_and_leaves_nothing_open(
     console = Mock(**{"close.side_effect": OSError("the terminal is gone")})
     with (
         pytest.raises(UserError, match="not finite"),
-        RunLog(tmp_path, start_step=0, console=console) as log,
+        RunLog([tmp_path], start_step=0, console=console) as log,
     ):
         raise UserError("the loss is not finite")
-    assert log._records._file.closed
+    ((written, _),) = log._files
+    assert written._file.closed
     with pytest.raises(OSError, match="is gone"):
-        RunLog(tmp_path, start_step=0, console=console).close()
+        RunLog([tmp_path], start_step=0, console=console).close()
 
 
 def test_a_number_of_any_length_can_be_calculated_with(tmp_path):
@@ -181,9 +181,14 @@ def test_the_console_gets_the_means_of_replicas(tmp_path, caplog):
     console = Console(0, 10, "bleu")
     workdirs = [tmp_path / "a", tmp_path / "b"]
     caplog.set_level(logging.INFO, logger="transformer_jax")
-    with ReplicaLogs(workdirs, start_step=0, console=console) as logs:
-        logs.record(5, "train", {"loss": np.array([1.0, 2.0])})
+    with RunLog(workdirs, start_step=0, console=console) as log:
+        log.record(5, "train", {"loss": np.array([1.0, 2.0]), "signature": "a|b"})
     assert caplog.messages == ["step 5/10  loss 1.5"]
+    written = [record for workdir in workdirs for record in records_of(workdir)]
+    assert [(record["loss"], record["signature"]) for record in written] == [
+        (1.0, "a|b"),
+        (2.0, "a|b"),
+    ]
 
 
 SMOOTHED = {"label_smoothing": 0.1, "loss": "cross_entropy"}

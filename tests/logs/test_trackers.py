@@ -31,7 +31,7 @@ def tracked_by(with_entries):
 
 def write_run(workdir, config, *, start=0, steps=(5,)):
     (workdir / "config.json").write_text('{"seed": 3, "model": {"d_model": 8}}')
-    with RunLog(workdir, start_step=start, config=config) as log:
+    with RunLog([workdir], start_step=start, config=config) as log:
         for step in steps:
             log.record(step, "train", {"loss": 1 / step, "name": "text", "big@": 2})
 
@@ -59,7 +59,7 @@ def test_training_does_not_wait_for_a_tracker(tmp_path, tracked_by, monkeypatch,
     monkeypatch.setattr(trackers, "_MOST_WAITING", 3)
     monkeypatch.setattr(trackers, "_SECONDS_TO_CLOSE", 600)
     config = tracked_by(__init__=lambda self, run: may_begin.wait(600) and None, log=log)
-    with RunLog(tmp_path, start_step=0, config=config) as run_log:
+    with RunLog([tmp_path], start_step=0, config=config) as run_log:
         for step in range(1, 9):  # would hang here
             run_log.record(step, "train", {"loss": 1.0})
         may_begin.set()  # a full queue is no reason to wait for the deadline
@@ -96,7 +96,7 @@ def test_a_tracker_without_its_package_is_refused(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "wandb", None)
     config = LoggingConfig(trackers="wandb", project="project")
     refused = "trackers: the package wandb is not installed: `make"
-    assert_refused({refused: lambda: RunLog(tmp_path, start_step=0, config=config)})
+    assert_refused({refused: lambda: RunLog([tmp_path], start_step=0, config=config)})
 
 
 def test_a_former_id_is_kept(tmp_path):

@@ -32,24 +32,13 @@ def translator(random_params):
     return draw(random_params, "encoder_decoder", **changes)
 
 
-@pytest.mark.parametrize(
-    ("architecture", "attention"),
-    [
-        ("encoder_decoder", "decoder.layer_1.cross_attention"),
-        ("decoder_only", "decoder.layer_0.self_attention"),
-    ],
-)
-def test_a_head_switched_off_has_zeros_in_the_output_matrix(
-    random_params, translator, architecture, attention
-):
-    drawn = translator
-    if architecture != "encoder_decoder":
-        drawn = draw(random_params, architecture)
-    zeroed = copy.deepcopy(drawn.params)
+def test_a_head_switched_off_has_zeros_in_the_output_matrix(translator):
+    attention = "decoder.layer_1.cross_attention"
+    zeroed = copy.deepcopy(translator.params)
     at(zeroed, attention)["output"]["kernel"][1] = 0
-    expected = drawn.logits(params=zeroed)
-    assert np.abs(expected - drawn.logits()).max() > 1e-3
-    found = patched_logits(drawn, {f"{attention}.heads[1]": 0})
+    expected = translator.logits(params=zeroed)
+    assert np.abs(expected - translator.logits()).max() > 1e-3
+    found = patched_logits(translator, {f"{attention}.heads[1]": 0})
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
 
 
@@ -69,6 +58,18 @@ def test_a_layer_switched_off_equals_a_removed_layer(random_params):
     params["decoder"]["layer_0"] = params["decoder"].pop("layer_1")
     found = patched_logits(deep, {"decoder.layer_0": 0})
     np.testing.assert_allclose(found, flat.logits(params=params), rtol=1e-5, atol=1e-5)
+
+
+def test_in_a_merged_block_the_keys_of_the_source_follow_those_of_the_target(random_params):
+    """A key without weights is one whose value is 0."""
+    drawn = draw(random_params, "encoder_decoder", block="merged", positions="rotary")
+    attention = "decoder.layer_1.self_attention"
+    target = drawn.reading.inputs[3].shape[1]
+    for key in (0, target + 1):
+        found = patched_logits(drawn, {f"{attention}.weights[:, :, {key}]": 0})
+        expected = patched_logits(drawn, {f"{attention}.values[:, {key}]": 0})
+        np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
+        assert np.abs(found - drawn.logits()).max() > 1e-4, key
 
 
 def test_without_patches_logits_are_exactly_the_models(translator):

@@ -72,15 +72,19 @@ def test_cached_decoding_equals_the_full_forward_pass(kind):
     lengths, sizes = np.array([2, 1]), np.array([len(source) for source in SOURCES])
     prompt = np.array([[2, 5], [2, 10]])  # the last token is padding
     sides = (PADDED["source"], sizes, prompt, lengths)
-    prefill = functools.partial(model.apply, max_length=9, method="prefill")
-    decode_step = jax.jit(functools.partial(model.apply, method="decode_step"))
-    found, memory, state = jax.jit(prefill)(drawn, *sides)
-    for step in range(2):
+    following = np.array([target[length] for target, length in zip(TARGETS, lengths, strict=True)])
+
+    @jax.jit
+    def decoded(variables):
+        first, memory, state = model.apply(variables, *sides, max_length=9, method="prefill")
+        step = model.apply(variables, following, memory, state, method="decode_step")
+        return first, *step
+
+    *found, state = decoded(drawn)
+    for step, logits in enumerate(found):
         for row, length in enumerate(lengths):
             expected = full[row][length + step - 1]
-            np.testing.assert_allclose(found[row], expected, rtol=1e-4, atol=1e-5)
-        tokens = np.array([TARGETS[row][length + step] for row, length in enumerate(lengths)])
-        found, state = decode_step(drawn, tokens, memory, state)
+            np.testing.assert_allclose(logits[row], expected, rtol=1e-4, atol=1e-5)
     # A search reorders rows of the state with their hypotheses.
     assert {leaf.shape[0] for leaf in jax.tree.leaves(state)} == {2}
 

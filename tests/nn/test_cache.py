@@ -213,15 +213,22 @@ def test_a_cache_may_hold_that_of_another_layer():
 
 def test_values_per_key_follow_their_keys():
     """A beam reads the values of its own past; the last one is that of its newest token."""
-    cache = KVCache.empty(CONFIG, 1, 4).with_per_key({"sum": ()})
-    np.testing.assert_array_equal(cache.last("sum"), [0])
-    zeros = np.zeros((1, 2, H, K), np.float32), np.zeros((1, 2, H, V), np.float32)
-    cache = cache.append(*zeros, {"sum": jnp.array([[1.0, 2.0]])}).reorder(jnp.array([[0, 0]]))
-    zeros = (np.zeros((2, 1, H, x.shape[-1]), np.float32) for x in zeros)
-    cache = cache.append(*zeros, {"sum": jnp.array([[3.0], [4.0]])}).reorder(jnp.array([[1, 1]]))
-    np.testing.assert_array_equal(cache.last("sum"), [4, 4])
+
+    def extended(cache, values, parents):
+        zeros = (jnp.zeros((*values.shape, H, size)) for size in (K, V))
+        return cache.append(*zeros, {"sum": values}).reorder(parents)
+
+    def followed(empty, prompt, tokens):
+        cache = extended(empty, prompt, jnp.array([[0, 0]]))
+        cache = extended(cache, tokens, jnp.array([[1, 1]]))
+        last = (each.last("sum") for each in (empty, cache, cache.ending_at(jnp.array([1]))))
+        return cache, *last
+
+    empty = KVCache.empty(CONFIG, 1, 4).with_per_key({"sum": ()})
+    tokens = np.array([[1, 2]], np.float32), np.array([[3], [4]], np.float32)
+    cache, *last = run(followed, empty, *tokens)
+    assert [values.tolist() for values in last] == [[0], [4, 4], [1, 1]]
     inputs = attended(cache, 1)
     seen = np.where(inputs.mask[0, 0], inputs.per_key["sum"][0], 0).sum(1)
     np.testing.assert_array_equal(seen, [1 + 2 + 4] * 2)
     np.testing.assert_array_equal(inputs.sentence_mask, inputs.mask)
-    assert cache.ending_at(jnp.array([1])).last("sum").tolist() == [1, 1]

@@ -34,3 +34,6 @@ def test_choices_come_from_registries_annotations_and_types():
     assert find_fields("norm_placement")[0].choices[:2] == ("post", "pre")
     assert find_fields("remove_traces")[0].choices == ("true", "false")
     assert find_fields("d_model")[0].choices == ()
+    (size,) = find_fields("model.key_size")
+    assert (size.type, size.default, size.choices) == ("int or none", None, ())
+    assert find_fields("train.distillation.teacher")[0].chosen_by == "train.loss=distillation"

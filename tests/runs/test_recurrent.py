@@ -9,6 +9,7 @@ import pytest
 
 import transformer_jax as tj
 from tests.conftest import QUICKSTART, copy_at_step
+from tests.lab.analysis.drawn import Drawn
 from tests.refusals import assert_refused
 from transformer_jax.lab.analysis.activations import attention
 
@@ -70,6 +71,7 @@ def test_what_it_does_not_have_is_refused(run, random_params):
     model = type(run.model)(config)
     reading = run.model_inputs(LINE, "hund")
     params = random_params(model, *reading.inputs)["params"]
+    without = Drawn(model, params, reading, run.tokenizer.outputs)
     weights = {"decoder.cross_attention.weights": 0}
     assert_refused(
         {
@@ -77,6 +79,6 @@ def test_what_it_does_not_have_is_refused(run, random_params):
             "hidden: this model's decoder has no res": lambda: run.hidden(LINE, "hund"),
             "walk: RecurrentEncoderDecoder has no layers": lambda: run.walk(LINE, "hund"),
             "this run's model has no heads": run.head_importance,
-            "model has no layer with attention we": lambda: attention(model, params, reading),
+            "model has no layer with attention we": lambda: attention(without, ""),
         }
     )

@@ -69,8 +69,10 @@ def test_training_batches_are_endless_and_in_the_order_of_training(trained):
     assert (first.labels == again.labels).all()
 
 
-def test_misuse_is_refused(trained):
+def test_misuse_is_refused(trained, monkeypatch):
     patched = trained.patched({"decoder.layer_0": 0})
+    of_importance = "transformer_jax.lab.analysis.importance.open_split"
+    monkeypatch.setattr(of_importance, lambda data, split: [])
     assert_refused(
         {
             "batch: the model reads pairs; give targets too": lambda: trained.batch(["a"]),
@@ -93,6 +95,7 @@ def test_misuse_is_refused(trained):
             "stream: this run's task does not continue text": lambda: trained.stream("a"),
             "model_inputs: source is a list of texts": lambda: trained.attention(["A dog."]),
             "by is 'loss'; choose from gradient": lambda: trained.head_importance(by="loss"),
+            "no example of valid fits in a row": trained.head_importance,
         }
     )
 

@@ -9,11 +9,12 @@ from ml_collections import ConfigDict
 
 import transformer_jax as tj
 from transformer_jax.decoding.beam_tree import BeamTree, Node
-from transformer_jax.lab.analysis.walk.step import Walk, step
+from transformer_jax.lab.analysis.walk.step import Axis, Walk, WalkStep
 from transformer_jax.summary import MOST_LINES
 
 PLACE = ("encoder", "layer 0")
-STEP = step("softmax", PLACE, np.ones((9, 9)), ["query", "key"], explanation="<script>")
+AXES = (Axis("query"), Axis("key"))
+STEP = WalkStep("a", PLACE, "b", "c", "d", "e", "f", "<script>", np.ones((9, 9)), AXES)
 NODE = Node(0, None, 0, "<script>", 0.0, "start", None, "")
 SHOWN = {
     "run": lambda run: run,

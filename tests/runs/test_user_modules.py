@@ -279,7 +279,9 @@ def test_nothing_in_a_workdir_is_executed(run, monkeypatch):
     assert "is in the workdir" in message_of(tj.load, workdir, modules=dotted)
 
 
-@pytest.mark.parametrize("text", ["", "{", "[1]", '[{"name": "a"}]'])
+@pytest.mark.parametrize(
+    "text", ["", "{", "[1]", '[{"name": "a"}]', '[{"name": 1, "sha256": "a"}]']
+)
 def test_a_damaged_record_is_refused(run, text):
     (run[0] / "modules.json").write_text(text)
     assert "modules.json cannot be read: " in message_of(tj.load, run[0])

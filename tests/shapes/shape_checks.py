@@ -11,9 +11,20 @@ from beartype import beartype
 
 CHECKED = ("nn", "models", "decoding", "losses", "metrics", "training.step")
 """Packages and modules whose signatures have shapes."""
-TESTS = ("nn", "models", "decoding", "training", "shapes", "test_losses.py", "test_metrics.py")
-"""Folders and files below tests/ whose tests check them: checks take a fifth of a trace's time."""
+TESTS = ("nn/", "shapes/", "test_losses.py", "test_metrics.py", "training/test_step.py")
+TESTS += tuple(f"models/test_{name}.py" for name in ("activations", "classifier", "ensemble"))
+TESTS += ("models/test_recurrent.py", "decoding/")
+"""Folders and files below tests/ whose tests check them: each signature somewhere, because checks
+take a quarter of a test's time."""
+OTHERS = ("nn/test_layer_pattern.py", "nn/test_layer_scan.py", "nn/test_layers.py")
+OTHERS += ("decoding/test_beam_tree.py",)
+"""Files in these folders whose tests have no signatures of their own."""
 UNCHECKED = "transformer_jax.models.patches"
+
+
+def is_checking(path):
+    """Whether the tests of a file below tests/ check shapes."""
+    return path.startswith(TESTS) and not path.startswith(OTHERS)
 
 
 def checked(function):

@@ -49,20 +49,6 @@ def build(tokenizers, task_with):
     return build
 
 
-@pytest.fixture(scope="module")
-def trained_params(build, random_params):
-    """Parameters after some steps of gradient descent."""
-    task = build()
-    items = task.prepare([TEXT], training=True)
-    gradient = jax.jit(jax.grad(lambda p, batch: task.loss(p, batch, None, {})[0]))
-    params = random_params(task)
-    for i in range(10):
-        rows = [task.preprocess(item, np.random.default_rng(i)) for item in items[:4]]
-        batch = eval_batches(rows, lambda x, _: x, lengths=task.lengths, rows=4)[0]
-        params = jax.tree.map(lambda p, g: p - 1e-3 * g, params, gradient(params, batch))
-    return params
-
-
 def texts_of_three_tokens(tokenizers):
     letters = tokenizers.text("text").encode("abc")[-3:]
     return np.array([*itertools.product(letters, repeat=LENGTH)])
@@ -99,12 +85,7 @@ def exact(tables, places):
     return bound(places), -np.log(probability(places))
 
 
-@pytest.mark.parametrize("weights", ["drawn", "trained"])
-def test_scores_equal_enumeration_and_are_never_above_the_likelihood(
-    build, random_params, trained_params, tokenizers, weights
-):
-    task = build()
-    params = random_params(task) if weights == "drawn" else trained_params
+def test_scores_equal_enumeration_and_are_never_above_the_likelihood(task, params, tokenizers):
     texts = texts_of_three_tokens(tokenizers)
     bound, nll = exact(log_probs_of_hidden(task, params, texts), frozenset(range(LENGTH)))
     scores = task.score_tokens(params, [([], text.tolist()) for text in texts], 512)
@@ -112,9 +93,7 @@ def test_scores_equal_enumeration_and_are_never_above_the_likelihood(
     assert (bound >= nll).all() and (bound - nll).max() > 1e-3
 
 
-def test_the_score_of_a_target_is_the_bound_given_its_source(build, random_params, tokenizers):
-    task = build()
-    params = random_params(task)
+def test_the_score_of_a_target_is_the_bound_given_its_source(task, params, tokenizers):
     texts = texts_of_three_tokens(tokenizers)[::9]
     bound, _ = exact(log_probs_of_hidden(task, params, texts), frozenset({2, 3}))
     pairs = [(text[:2].tolist(), text[2:].tolist()) for text in texts]
@@ -126,11 +105,10 @@ def test_the_score_of_a_target_is_the_bound_given_its_source(build, random_param
     assert task.score(params, ["ab"], [""], 4)[0].log_prob == 0
 
 
-def test_a_long_text_has_an_estimate_without_bias(build, random_params, tokenizers):
+def test_a_long_text_has_an_estimate_without_bias(build, task, params, tokenizers):
     """Over all texts; that of a text is the same wherever it is."""
     texts = texts_of_three_tokens(tokenizers)
-    params = random_params(build())
-    bounds, _ = exact(log_probs_of_hidden(build(), params, texts), frozenset(range(LENGTH)))
+    bounds, _ = exact(log_probs_of_hidden(task, params, texts), frozenset(range(LENGTH)))
     few = build(task__diffusion__draws=10)  # of 15 masks
     pairs = [([], text.tolist()) for text in texts]
     scores = np.array([score.log_prob for score in few.score_tokens(params, pairs, 512)])
@@ -207,27 +185,26 @@ def test_a_decoder_sees_the_whole_sentence_and_no_other(build, random_params):
     assert (found == np.equal.outer(segments, segments)).all()
 
 
-def test_blanks_are_filled_and_texts_continued(build, trained_params):
-    task = build()
+def test_blanks_are_filled_and_texts_continued(task, params):
     decode = DecodeConfig(batch_size=4, max_extra_length=5)
     filled, continued = (
-        outputs[0] for outputs in task.predict(trained_params, ["ab[MASK]a [MASK]b", "ab"], decode)
+        outputs[0] for outputs in task.predict(params, ["ab[MASK]a [MASK]b", "ab"], decode)
     )
     assert filled.text[:2] == "ab" and filled.text[3:5] == "a " and filled.text[6:] == "b"
     assert len(continued.text) <= 5 and continued.score < 0
     sampled = DecodeConfig(num_outputs=3, temperature=1.0, max_extra_length=5, batch_size=2)
-    (outputs,) = task.predict(trained_params, ["ab"], sampled)
+    (outputs,) = task.predict(params, ["ab"], sampled)
     assert len({o.text for o in outputs}) > 1
     assert [o.score for o in outputs] == sorted((o.score for o in outputs), reverse=True)
-    inputs = task.model_inputs(trained_params, "ab[MASK]", None, decode)
+    inputs = task.model_inputs(params, "ab[MASK]", None, decode)
     assert inputs.tokens["encoder"][0] == task.first and len(inputs.pieces["encoder"]) == 4
-    ((again, *_),) = task.predict(trained_params, ["ab"], sampled)
+    ((again, *_),) = task.predict(params, ["ab"], sampled)
     assert again == outputs[0]  # the same seed
 
 
-def test_blocks_continue_a_text_one_after_another(build, trained_params, tokenizers):
+def test_blocks_continue_a_text_one_after_another(build, params, tokenizers):
     task = build("block_diffusion", task__block_diffusion__size=2)
-    ((output,),) = task.predict(trained_params, ["abc"], DecodeConfig(max_extra_length=4))
+    ((output,),) = task.predict(params, ["abc"], DecodeConfig(max_extra_length=4))
     mask = task.corruption.text.mask
     text = tokenizers.text("text").encode("abc")
     unmasking = task.unmasking(DecodeConfig())
@@ -237,7 +214,7 @@ def test_blocks_continue_a_text_one_after_another(build, trained_params, tokeniz
         rows = [task.first, *text, *[mask] * (stop - len(text))]
         keys = np.zeros(3, np.int32)
         arrays = task._arrays([(rows, keys)])
-        tokens, _ = task._program(trained_params, arrays, unmasking=unmasking, seed=0)
+        tokens, _ = task._program(params, arrays, unmasking=unmasking, seed=0)
         text = np.asarray(tokens)[0, 1 : 1 + stop].tolist()
         if task.specials.eos in text:
             break
@@ -247,10 +224,7 @@ def test_blocks_continue_a_text_one_after_another(build, trained_params, tokeniz
     assert output.text == tokenizers.text("text").decode(written)
 
 
-def test_what_diffusion_cannot_have_is_refused_by_name(build, random_params):
-    task = build()
-    params = random_params(task)
-
+def test_what_diffusion_cannot_have_is_refused_by_name(build, task, params):
     def predict(line="ab", **changes):
         return lambda: [*task.predict(params, [line], DecodeConfig(**changes))]
 

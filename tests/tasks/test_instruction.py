@@ -78,15 +78,14 @@ def test_the_loss_of_packed_conversations_is_that_of_each_alone(task, params, su
 def test_training_and_prediction_agree(task, params, sums_of, thought):
     """An answer has the same likelihood in a training row and after a prompt."""
     template = dataclasses.replace(task.template, thinks=bool(thought))
-    task = dataclasses.replace(task, template=template)
+    thinking = dataclasses.replace(task, template=template)
     ((source, target),) = SAID[2:]
-    (found,) = task.score(params, [source], [target], batch_size=1)
-    prompt = task.chat_tokenizer.encode_prompt(conversation(SAID[2])[:1])
-    row = jnp.array([[*prompt, *task.tokenizers["text"].encode(thought + target)]])
-    where = jnp.arange(row.shape[1])[None], jnp.ones_like(row)
-    logits = compiled.logits(task, params, row, *where)[0, -1]
-    of_end = jax.nn.log_softmax(logits)[task.chat_tokenizer.answer_end]
-    nll = sums_of(task, params, EXAMPLES[1:])["nll"]
+    (found,) = thinking.score(params, [source], [target], batch_size=1)
+    prompt = thinking.chat_tokenizer.encode_prompt(conversation(SAID[2])[:1])
+    tokens = [*prompt, *task.tokenizers["text"].encode(thought + target)]
+    logits = compiled.logits(task, params, *compiled.padded_row(tokens, 64))[0, len(tokens) - 1]
+    of_end = jax.nn.log_softmax(logits)[thinking.chat_tokenizer.answer_end]
+    nll = sums_of(thinking, params, EXAMPLES[1:])["nll"]
     assert found.log_prob + of_end == pytest.approx(-nll, rel=1e-5)
 
 

@@ -3,12 +3,10 @@
 
 import dataclasses
 import functools
-import shutil
 from itertools import batched
 from pathlib import Path
 from typing import ClassVar
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -103,27 +101,18 @@ def config(tiny_language_model, with_entries):
         "model.dropout_rate": 0.0,
         "train.num_steps": 6,
         "eval.every_steps": 6,
-        "checkpoint.every_steps": 3,
+        "checkpoint.every_steps": 6,
         "data.max_length": 32,
         "decode.max_extra_length": 4,
     }
     return tj.config(QUICKSTART, tiny_language_model | changes)
 
 
-def test_it_trains_resumes_evaluates_and_predicts(config, tmp_path):
-    run = tj.train(config, tmp_path / "run")
-    halves = shutil.copytree(run.workdir, tmp_path / "halves")
-    shutil.rmtree(halves / "checkpoints" / "6")
-    resumed = tj.train(config, halves)
-    assert resumed.step == run.step == 6
-    jax.tree.map(np.testing.assert_array_equal, resumed.params, run.params)
-
+def test_it_trains_evaluates_and_predicts(config, tmp_path):
+    assert tj.train(config, tmp_path / "run").step == 6
     loaded = tj.load(tmp_path / "run", checkpoint="best")
     assert isinstance(loaded.task, Copying)
-    lines = ["the dog", ""]
-    outputs = loaded.predict(lines)
-    assert len(outputs) == 2
-    assert outputs == run.predict(lines)
+    assert len(loaded.predict(["the dog", ""])) == 2
     metrics = loaded.evaluate(split="valid")
     assert metrics["copied"] == 0.0 and metrics["loss"] > 0 and metrics["step"] == 6
 

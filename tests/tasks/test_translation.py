@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Translation: the loss, predictions, and their scores under the model."""
 
+import collections
 import dataclasses
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from tests.tasks import compiled
 from transformer_jax.data.batches.packing import padded_batch
 from transformer_jax.data.batches.pipeline import eval_batches
 from transformer_jax.data.config import DataConfig
@@ -20,11 +21,12 @@ from transformer_jax.runs.config import read_settings
 from transformer_jax.scoring import METRICS
 from transformer_jax.scoring.text import score_translations
 from transformer_jax.tasks.config import TaskConfig
-from transformer_jax.tasks.line_warnings import LineWarnings
+from transformer_jax.tasks.line_warnings import LineWarnings, collect_warnings
 from transformer_jax.tokenization import TokenizerConfig, train_tokenizers
 from transformer_jax.tokenization.specials import BOS, EOS, PAD, UNK
 
-DECODE = DecodeConfig(beam_size=3, num_outputs=3, batch_size=2, max_extra_length=4)
+DECODE = DecodeConfig(beam_size=3, num_outputs=3, batch_size=8, max_extra_length=4)
+"""Of any lines here, one batch, which has one program."""
 
 
 @pytest.fixture(scope="module")
@@ -98,35 +100,35 @@ def test_the_loss_of_a_packed_batch_is_that_of_each_sentence_alone(
 
 @pytest.fixture(scope="module")
 def log_softmax_of(task, params):
-    """log P(next token) after each prefix of one unpadded pair, [T, V] in double precision."""
-    apply = jax.jit(task.model.apply)
-
-    def side(tokens):
-        return tokens, jnp.arange(tokens.shape[1])[None], jnp.ones_like(tokens)
+    """log P(next token) after each prefix of one pair, [T, V] in double precision."""
 
     def log_softmax(example):
-        source, target = (jnp.asarray(example[side])[None] for side in ("source", "target"))
-        inputs = jnp.concatenate([jnp.array([[BOS]]), target[:, :-1]], axis=1)
-        logits = apply({"params": params}, *side(source), *side(inputs))[0]
-        logits = np.asarray(logits, np.float64)
+        sides = (example["source"], [BOS, *example["target"][:-1]])
+        rows = [array for tokens in sides for array in compiled.padded_row(tokens, 40)]
+        logits = np.asarray(compiled.logits(task, params, *rows)[0, : len(sides[1])], np.float64)
         return logits - np.log(np.exp(logits).sum(axis=-1, keepdims=True))
 
     return log_softmax
 
 
 def test_the_loss_by_hand(task, params, loss, examples, log_softmax_of, features_of):
-    (example,) = features_of(task, examples[:1])
-    log_probs = log_softmax_of(example)
-    target = example["target"]
-    of_labels = log_probs[np.arange(len(target)), target]
-    smoothed = 0.7 * of_labels + 0.3 * log_probs.mean(axis=-1)
-    total, weight, sums = loss(params, padded_batch([example]))
-    assert_close(total, np.float32(-smoothed.sum()))
-    assert weight == sums["tokens"] == len(target)
-    assert_close(sums["nll"], np.float32(-of_labels.sum()))
-    assert sums["correct"] == (log_probs.argmax(axis=-1) == target).sum()
-    assert sums["filled"] == len(example["source"]) + len(target)
-    assert sums["slots"] == sum(padded_batch([example])[side].size for side in example)
+    """Of as many examples as above, whose program it shares."""
+    expected = collections.Counter()
+    features = features_of(task, examples[:5])
+    for example in features:
+        log_probs, target = log_softmax_of(example), example["target"]
+        of_labels = log_probs[np.arange(len(target)), target]
+        expected["loss"] -= (0.7 * of_labels + 0.3 * log_probs.mean(axis=-1)).sum()
+        expected["nll"] -= of_labels.sum()
+        expected["correct"] += (log_probs.argmax(axis=-1) == target).sum()
+        expected["tokens"] += len(target)
+        expected["filled"] += len(example["source"]) + len(target)
+    batch = padded_batch(features)
+    total, weight, sums = loss(params, batch)
+    assert weight == expected["tokens"]
+    assert {name: float(value) for name, value in sums.items()} | {"loss": float(total)} == (
+        pytest.approx(expected | {"slots": sum(batch[side].size for side in example)}, rel=1e-5)
+    )
 
 
 # --- Scores of given translations ---
@@ -146,12 +148,15 @@ def test_a_score_is_the_log_probability_of_the_target(
     assert task.score(params, [], [], batch_size=3) == []
 
 
-def test_a_target_of_likeliest_tokens_is_greedy(task, params, examples, features_of):
+def test_a_target_of_likeliest_tokens_is_greedy(
+    task, params, examples, log_softmax_of, features_of
+):
     """Tokens are compared, because the text of an output may have other pieces."""
     source = features_of(task, examples[:1])[0]["source"]
-    decode = dataclasses.replace(DECODE, beam_size=1, num_outputs=1)
-    tokens, _ = task.search(params, [Request(source.tolist())], decode)
-    written = [token for token in tokens[0, 0].tolist() if token != PAD]
+    written = []
+    for _ in range(4):
+        log_probs = log_softmax_of({"source": source, "target": [*written, EOS]})
+        written.append(int(log_probs[-1].argmax()))
     changed = [*written[:-1], written[-1] + 1]
     pairs = [{"source": source, "target": target} for target in (written, changed)]
     _, is_greedy = task.scores(params, padded_batch(pairs))
@@ -196,18 +201,14 @@ def test_blank_lines_stay_in_their_places(task, params, n_best, caplog):
     assert list(task.predict(params, [], DECODE)) == []
 
 
-def test_a_very_long_line_is_cut_with_a_warning(task, params, caplog):
-    words = ["man"] * 200
-    [long], [longer] = (
-        list(task.predict(params, [" ".join(words[:count])], DECODE, first_line=7))
-        for count in (150, 200)
-    )
-    assert [tuple(one) for one in long] == [tuple(one) for one in longer]
-    count = len(task.tokenizers["source"].encode(" ".join(words[:150])))
-    told = f"line 7 has {count} tokens; only the first 39 are read"
-    assert caplog.messages[0] == f"{told} (data.max_source_length is 40)"
-    source = task._encode_source(" ".join(words), LineWarnings())
+def test_a_very_long_line_is_cut_with_a_warning(task, caplog):
+    line = "man " * 150
+    with collect_warnings() as warnings:
+        source = task._encode_source(line, warnings.about(7))
+    assert source == task._encode_source(line + "man", LineWarnings())
     assert (len(source), source[-1]) == (40, EOS)
+    told = f"line 7 has {len(task.tokenizers['source'].encode(line))} tokens; only the first 39"
+    assert caplog.messages == [f"{told} are read (data.max_source_length is 40)"]
 
 
 def test_a_line_that_just_fits_is_not_cut(task):

@@ -16,7 +16,7 @@ from transformer_jax.tokenization import (
     load_tokenizers,
     train_tokenizers,
 )
-from transformer_jax.tokenization.subword_sampling import resegmenter_of
+from transformer_jax.tokenization.tokenizer import resegmenter_of
 
 TEXTS = {"text": ["the old man sees a dog", "a dog sees the man", "⟨extra_0⟩ is text"] * 4}
 NO_TAGS = ["", "bt", "<bt>,", "<bt>,<bt>", "<b t>", "<>"]

@@ -6,7 +6,7 @@ import json
 import numpy as np
 import pytest
 
-from transformer_jax.tokenization import TokenizerConfig
+from transformer_jax.tokenization import TokenizerConfig, encode_plain
 from transformer_jax.tokenization.huggingface import HuggingFaceTokenizer
 from transformer_jax.tokenization.specials import BOS, EOS, MASK, PAD, UNK
 from transformer_jax.tokenization.vocabularies import train_vocabulary
@@ -51,6 +51,7 @@ def test_wordpiece_reads_mask_but_no_other_special_token_in_a_text(wordpiece):
     ids = wordpiece.encode("the [MASK] dog")
     assert ids[1] == MASK == wordpiece.specials.mask
     assert wordpiece.pieces(ids) == ["the", "[MASK]", "dog"]
+    assert MASK not in encode_plain(wordpiece, "the [MASK] dog")
     assert not {PAD, BOS, EOS, MASK} & set(wordpiece.encode("[CLS] [SEP] [PAD] [UNK] [mask] CLS"))
 
 

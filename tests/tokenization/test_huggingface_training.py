@@ -58,12 +58,6 @@ def test_special_tokens_in_training_text_are_words_and_punctuation():
     assert [piece for piece in pieces[5:] if len(piece) > 1 and set("[]") & set(piece)] == []
 
 
-def test_long_documents_are_learned():
-    book = "near\n" * 20_000 + "far away far away"
-    assert "away" in vocabulary("wordpiece", 40, [book])
-    assert "Ġaway" in vocabulary("byte_bpe", 290, [book])
-
-
 PROGRAM = f"""
 import hashlib, os
 from transformer_jax.tokenization import TokenizerConfig

@@ -1,15 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Training a vocabulary of any kind: deterministic, silent, and an error if there is no text."""
+"""Training a vocabulary of any kind: deterministic, silent, its size, and an error without text."""
 
 from functools import partial
 
 import pytest
 
 from transformer_jax.errors import UserError
-from transformer_jax.tokenization import TOKENIZERS, TokenizerConfig
+from transformer_jax.tokenization import TOKENIZERS, SentencePieceTokenizer, TokenizerConfig
 from transformer_jax.tokenization.vocabularies import sample_texts, train_vocabulary
 
 TEXTS = ["one two three two one", "two two three", "four one five"]
+NUM_CHARACTERS = len(set("onetwothreefourfive")) + 1  # and the space
+NUM_WORDS = 5
+BOOK = "near\n" * 20_000 + "far away far away"
 TRAINED = [name for name, kind in TOKENIZERS.items() if kind.train]
 SIZE = {"byte_bpe": 266, "wordpiece": 40}
 
@@ -42,6 +45,49 @@ def test_texts_that_do_not_fit_the_config_are_refused(assert_refused):
             for kind, texts, size, words in cases
         }
     )
+
+
+@pytest.mark.parametrize(("kind", "size"), [("char", 4 + NUM_CHARACTERS), ("word", 4 + NUM_WORDS)])
+def test_size_is_an_upper_bound_for_chars_and_words(kind, size):
+    assert len(vocabulary(kind, size=1000)) == size
+    assert len(vocabulary(kind, size=7)) == 7
+
+
+def test_the_most_frequent_words_are_kept():
+    assert set(vocabulary("word", size=6)[4:]) == {"▁one", "▁two"}
+
+
+@pytest.mark.parametrize(("coverage", "size"), [(1.0, 7), (0.99, 6)])
+def test_characters_beyond_the_coverage_get_no_token(coverage, size):
+    config = TokenizerConfig("char", 10, character_coverage=coverage)
+    model = train_vocabulary(config, ["a " * 500 + "z"], "joint")  # "z" is 1 of 1002
+    assert SentencePieceTokenizer(model).vocab_size == size
+
+
+def test_the_maximum_size_of_the_message_can_be_trained():
+    with pytest.raises(UserError) as caught:
+        vocabulary("bpe", size=1000)
+    most = int(str(caught.value).split("at most ")[1].split()[0])
+    assert len(vocabulary("bpe", size=most)) == most
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "size", "piece"),
+    [("word", "near " * 2000 + "far", 10, "▁far")]
+    + [("wordpiece", BOOK, 40, "away"), ("byte_bpe", BOOK, 290, "Ġaway")],
+    ids=["word", "wordpiece", "byte_bpe"],
+)
+def test_long_texts_are_learned(kind, text, size, piece):
+    assert piece in vocabulary(kind, [text], size)
+
+
+@pytest.mark.parametrize("kind", ["bpe", "unigram"])
+def test_byte_fallback_leaves_no_character_unknown(kind):
+    config = TokenizerConfig(kind, 256 + 4 + NUM_CHARACTERS + 2, byte_fallback=True)
+    tokenizer = SentencePieceTokenizer(train_vocabulary(config, TEXTS, "joint"))
+    ids = tokenizer.encode("one \u6f22 two")
+    assert not tokenizer.count_unknown(ids)
+    assert tokenizer.decode(ids) == "one \u6f22 two"
 
 
 @pytest.mark.parametrize("kind", TRAINED)

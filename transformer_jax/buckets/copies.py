@@ -29,25 +29,14 @@ from transformer_jax.buckets.bucket import (
 from transformer_jax.buckets.lease import LEASE_FOLDER, Lease, last_copy
 from transformer_jax.buckets.mirror import Mirror, MirrorLayout
 from transformer_jax.errors import BusyError, UserError
-from transformer_jax.runtime.files import (
-    cache_folder,
-    describe_process,
-    is_safe_name,
-    open_locked,
-    path_below,
-    read_regular,
-    remove,
-    write_atomic,
-)
+from transformer_jax.runtime import files
 
 logger = logging.getLogger(__name__)
 
 _FILES = "files"
 _ADDRESS = "address"
-_LOCK = "lock"
 _INDEX = "index.json"
 _ID = "id"
-_STAGING = "staging"
 
 
 def fetch_folder(
@@ -73,8 +62,8 @@ def fetch_folder(
         return Path(address)
     address = str(address)
     bucket = Bucket(address)
-    home = _home("fetched", address)
-    with _locked(home, wait=True):
+    copy = _Copy("fetched", address)
+    with copy.locked(wait=True):
         versions = {
             name: entry.version
             for name, entry in bucket.entries(below).items()
@@ -82,24 +71,24 @@ def fetch_folder(
         }
         if not versions:
             raise NotInBucketError(f"there is nothing at {address}{below and '/'}{below}")
-        before = _read_index(home / _INDEX)
+        before = _read_index(copy.home / _INDEX)
         index = dict(before)
-        folder = _files(home)
+        folder = copy.folder
         looked_at = {name for name in index if not below or f"{name}/".startswith(f"{below}/")}
         for name in looked_at - versions.keys():
-            remove(path_below(folder, name))
+            files.remove(files.path_below(folder, name))
             del index[name]
         complete = layout.complete(versions) if layout else versions.keys()
         needed = {
             name
             for name in filter(is_wanted, complete)
-            if index.get(name) != versions[name] or not path_below(folder, name).is_file()
+            if index.get(name) != versions[name] or not files.path_below(folder, name).is_file()
         }
         download_files(bucket, folder, needed)
         # Only now: files whose download was interrupted are downloaded again.
         index |= {name: versions[name] for name in needed}
         if index != before:
-            write_atomic(home / _INDEX, json.dumps(index))
+            files.write_atomic(copy.home / _INDEX, json.dumps(index))
     return folder
 
 
@@ -108,7 +97,7 @@ def fetch_file(address: str | Path) -> Path:
     if not is_address(address):
         return Path(address)
     folder, _, name = str(address).rpartition("/")
-    return path_below(fetch_folder(folder, below=name), name)
+    return files.path_below(fetch_folder(folder, below=name), name)
 
 
 def fetch_matching(pattern: str) -> list[Path]:
@@ -132,24 +121,27 @@ def working_copy(address: str, layout: MirrorLayout) -> Iterator[Path]:
       UserError: another process writes there; or an error of `Mirror`.
     """
     bucket = Bucket(address)
-    home = _home("workdirs", address)
-    with _locked(home, wait=False):
+    copy = _Copy("workdirs", address)
+    staging = copy.home / "staging"
+    with copy.locked(wait=False):
+        if not (copy.home / _ID).exists():
+            files.write_atomic(copy.home / _ID, uuid.uuid4().hex)
         last = last_copy(bucket)
-        if last != _id(home):
-            remove(home / _FILES)
-        remove(home / _STAGING)
-        folder = _files(home)
+        if last != copy.read_id():
+            files.remove(copy.home / _FILES)
+        files.remove(staging)
+        folder = copy.folder
         folder.mkdir(parents=True, exist_ok=True)
         logger.info("%s: files are written to %s and uploaded from there", address, folder)
-        lease = Lease(bucket, _id(home), last, describe_process())
-        with lease, Mirror(bucket, folder, home / _STAGING, layout, lease):
+        lease = Lease(bucket, copy.read_id(), last, files.describe_process())
+        with lease, Mirror(bucket, folder, staging, layout, lease):
             yield folder
 
 
 def working_copy_id(address: str) -> str:
     """Unique id of the working copy that this process sees; "" if it sees none."""
     with contextlib.suppress(OSError, UserError):
-        return read_regular(_home_path("workdirs", address) / _ID).decode()
+        return _Copy("workdirs", address).read_id()
     return ""
 
 
@@ -157,9 +149,10 @@ def write_back(path: Path) -> None:
     """Uploads a file that was written into a fetched copy; does nothing for other files."""
     for folder in path.absolute().parents:
         home = folder.parent.parent
-        if folder.parent.name == _FILES and home.parent == cache_folder("fetched"):
+        if folder.parent.name == _FILES and home.parent == files.cache_folder("fetched"):
             name = path.absolute().relative_to(folder).as_posix()
-            Bucket(_address(home)).write(name, path.read_bytes())
+            address = files.read_regular(home / _ADDRESS).decode()
+            Bucket(address).write(name, path.read_bytes())
 
 
 @contextlib.contextmanager
@@ -179,48 +172,45 @@ def folder_to_upload(folder: str) -> Iterator[Path]:
         raise UserError(f"{folder} is not empty; choose a new address")
     with tempfile.TemporaryDirectory() as local:
         yield Path(local)
-        files = [path for path in Path(local).rglob("*") if path.is_file()]
-        run_in_parallel(lambda path: bucket.upload(path, path.relative_to(local).as_posix()), files)
+        paths = [path for path in Path(local).rglob("*") if path.is_file()]
+        run_in_parallel(lambda path: bucket.upload(path, path.relative_to(local).as_posix()), paths)
 
 
-def _home(kind: str, address: str) -> Path:
-    """The folder of a copy, made if absent."""
-    home = _home_path(kind, address)
-    home.mkdir(mode=0o700, parents=True, exist_ok=True)
-    write_atomic(home / _ADDRESS, address.rstrip("/"))
-    return home
+class _Copy:
+    """The copy of an address of one kind, "fetched" or "workdirs"."""
 
+    def __init__(self, kind: str, address: str) -> None:
+        root = files.cache_folder(kind)
+        if root is None:
+            raise UserError(f"{address} needs a copy here, and no home folder: set XDG_CACHE_HOME")
+        self.address = address.rstrip("/")
+        digest = hashlib.sha256(self.address.encode()).hexdigest()[:8]
+        self.home = root / f"{re.sub('[^A-Za-z0-9.-]+', '_', self.address)[-80:]}-{digest}"
 
-def _home_path(kind: str, address: str) -> Path:
-    root = cache_folder(kind)
-    if root is None:
-        raise UserError(f"{address} needs a copy here, and no home folder: set XDG_CACHE_HOME")
-    address = address.rstrip("/")
-    digest = hashlib.sha256(address.encode()).hexdigest()[:8]
-    return root / f"{re.sub('[^A-Za-z0-9.-]+', '_', address)[-80:]}-{digest}"
+    @property
+    def folder(self) -> Path:
+        """Folder of the files, with the name of the folder at the address."""
+        name = re.sub("[^A-Za-z0-9._-]", "_", self.address.rpartition("/")[2])
+        return self.home / _FILES / (name if files.is_safe_name(name) else "_")
 
+    @contextlib.contextmanager
+    def locked(self, wait: bool) -> Iterator[None]:
+        """Makes the folder of the copy and locks it."""
+        self.home.mkdir(mode=0o700, parents=True, exist_ok=True)
+        files.write_atomic(self.home / _ADDRESS, self.address)
+        try:
+            file = files.open_locked(self.home / "lock", wait=wait)
+        except BlockingIOError as error:
+            raise BusyError(
+                f"{self.address}: another process on this machine is training there; "
+                "wait for it, or choose another --workdir"
+            ) from error
+        with file:
+            yield
 
-@contextlib.contextmanager
-def _locked(home: Path, wait: bool) -> Iterator[None]:
-    try:
-        file = open_locked(home / _LOCK, wait=wait)
-    except BlockingIOError as error:
-        raise BusyError(
-            f"{_address(home)}: another process on this machine is training there; "
-            "wait for it, or choose another --workdir"
-        ) from error
-    with file:
-        yield
-
-
-def _files(home: Path) -> Path:
-    """Folder of the files, with the name of the folder at the address."""
-    name = re.sub("[^A-Za-z0-9._-]", "_", _address(home).rpartition("/")[2])
-    return home / _FILES / (name if is_safe_name(name) else "_")
-
-
-def _address(home: Path) -> str:
-    return read_regular(home / _ADDRESS).decode()
+    def read_id(self) -> str:
+        """The id of the copy; OSError if it has none yet."""
+        return files.read_regular(self.home / _ID).decode()
 
 
 def _read_index(path: Path) -> dict[str, str]:
@@ -229,9 +219,3 @@ def _read_index(path: Path) -> dict[str, str]:
         return dict(json.loads(path.read_bytes()))
     except (OSError, ValueError, TypeError, RecursionError):
         return {}
-
-
-def _id(home: Path) -> str:
-    if not (home / _ID).exists():
-        write_atomic(home / _ID, uuid.uuid4().hex)
-    return read_regular(home / _ID).decode()

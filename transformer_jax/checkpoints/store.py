@@ -34,7 +34,7 @@ from transformer_jax.checkpoints.step_folder import (
     named_leaves,
     step_folders,
 )
-from transformer_jax.errors import UserError, reason_of
+from transformer_jax.errors import UserError, reason_of, user_errors
 from transformer_jax.parallel import hosts
 from transformer_jax.parallel.hosts import Fingerprint
 from transformer_jax.ranges import Range, Steps, check_fields
@@ -312,17 +312,13 @@ class CheckpointWriter:
         if step in step_folders(self._directory):
             return
         self._saving = step
-        try:
+        with self._failing():
             self._manager.save(step, args=ocp.args.Composite(**items), force=True)
-        except Exception as error:
-            raise self._failure(error) from error
 
     def wait(self) -> None:
         """Blocks until the step being saved is committed."""
-        try:
+        with self._failing():
             self._manager.wait_until_finished()
-        except Exception as error:
-            raise self._failure(error) from error
 
     def prune(self) -> None:
         """Deletes steps that need no longer be kept, e.g. when another one is now the best."""
@@ -375,11 +371,15 @@ class CheckpointWriter:
         folder = f"{self._saving}{ocp.path.atomicity_types.TMP_DIR_SUFFIX}"
         manifest.write_manifest(self._directory / folder)
 
-    def _failure(self, error: Exception) -> Exception:
-        return hosts.lost_process(error) or UserError(
-            f"cannot save the checkpoint of step {self._saving} in {self._directory}: "
-            f"{reason_of(error)}; earlier checkpoints are intact"
-        )
+    @contextlib.contextmanager
+    def _failing(self) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:
+            raise hosts.lost_process(error) or UserError(
+                f"cannot save the checkpoint of step {self._saving} in {self._directory}: "
+                f"{reason_of(error)}; earlier checkpoints are intact"
+            ) from error
 
 
 def _delete_damaged(directory: Path) -> None:
@@ -475,10 +475,8 @@ class Checkpoints(contextlib.AbstractContextManager["Checkpoints"]):
         if math.isnan(score):
             return
         folder = self.directory / str(step)
-        try:
+        with user_errors(f"cannot keep the score of {folder}", kinds=OSError):
             hosts.run_on_primary(lambda: step_folder.write_score(folder, score))
-        except OSError as error:
-            raise UserError(f"cannot keep the score of {folder}: {error}") from error
         for writer in self._opened:
             writer.prune()
 

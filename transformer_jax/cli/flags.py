@@ -99,6 +99,8 @@ _TYPES: dict[str, Callable[[str], Any]] = {
     "K": whole_number(1),
     "I": whole_number(0),
     "COUNT": whole_number(1, 1000),  # they train together, and are in memory at once
+    "INT": int,
+    "FLOAT": float,
     "REGEX": regular_expression,
     "latest|best|STEP": checkpoint_choice,
     "HOST:PORT": host_and_port,
@@ -115,7 +117,6 @@ class Flag:
     Attributes:
       spelling: as in the help: "--workdir DIR", "--format text|json" with its choices, "--stream"
         for a switch, "pattern [TEXT]" for one word or none, "runs RUN..." for any number of words.
-      type: makes the value of its text, or raises `argparse.ArgumentTypeError`; None: by `_TYPES`.
       many: the flag may be repeated; its value is a list.
       excludes: names of flags that would have no effect beside this one.
       goes_with: name of the flag without which this one would have no effect.
@@ -124,7 +125,6 @@ class Flag:
     spelling: str
     help: str = ""
     default: Any = None
-    type: Callable[[str], Any] | None = None
     many: bool = False
     excludes: Sequence[str] = ()
     goes_with: str = ""
@@ -146,7 +146,7 @@ class Flag:
             metavar=metavar.strip("[].") if is_word else metavar,
             nargs={"]": "?", ".": "*"}.get(metavar[-1]) if is_word else None,
             action="append" if self.many else "store",
-            type=self.type or _TYPES.get(metavar, str),
+            type=_TYPES.get(metavar, str),
             default=self.default,
             choices=metavar.split("|") if metavar.islower() else None,
             help=self.help,
@@ -240,7 +240,7 @@ PATCH = Flag(
     many=True,
 )
 DECODE = tuple(
-    Flag(f"--{name} {kind.__name__.upper()}", f"instead of the config's decode.{name}", type=kind)
+    Flag(f"--{name} {kind.__name__.upper()}", f"instead of the config's decode.{name}")
     for name, kind in DECODE_OPTIONS.items()
 )
 PROCESSES = (

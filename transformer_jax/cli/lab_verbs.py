@@ -11,9 +11,9 @@ from typing import Any
 
 from transformer_jax.cli import flags, terminal
 from transformer_jax.cli.flags import ANY_FIELD, PROGRAM, Flag, verb
-from transformer_jax.cli.terminal import counted_lines, one_line, read_batches
+from transformer_jax.cli.terminal import answer_lines, one_line, read_batches
 from transformer_jax.cli.verbs import given_flags, load_run, settings_of, write_json, write_result
-from transformer_jax.errors import UserError
+from transformer_jax.errors import UserError, user_errors
 from transformer_jax.logs.records import to_json
 from transformer_jax.runtime.files import require_empty, write_atomic
 
@@ -70,11 +70,9 @@ def table(args: argparse.Namespace) -> None:
     Merges the finished rows of sweeps: rows of one name and config count once. The first row of
     the first folder is the base of all differences.
     """
-    from transformer_jax.lab.sweeps import tables
-    from transformer_jax.lab.sweeps.results import merge_tables, readable_folder, row_records
-    from transformer_jax.lab.sweeps.tables import publish_tables
+    from transformer_jax.lab.sweeps import results, tables
 
-    rows = merge_tables(*args.folders)
+    rows = results.merge_tables(*args.folders)
     formats = {
         "text": tables.as_text_with_differences,
         "markdown": tables.as_markdown,
@@ -83,12 +81,12 @@ def table(args: argparse.Namespace) -> None:
     }
     terminal.write(f"{formats[args.format](rows).rstrip()}\n")
     if args.to:
-        names = [row.name for row in rows]
-        records: dict[str, dict[str, Any]] = {}  # row -> seed -> its records
+        records: dict[str, dict[str, Any]] = {row.name: {} for row in rows}  # of each seed
         for folder in args.folders:
-            for name, seeds in row_records(readable_folder(folder), names).items():
-                records.setdefault(name, {}).update(seeds)
-        publish_tables(rows, records, Path(args.to))
+            for name, of_row in results.row_folders(results.readable_folder(folder)).items():
+                if name in records:
+                    records[name] |= results.seed_records(of_row)
+        tables.publish_tables(rows, records, Path(args.to))
         logger.info("wrote the tables and figures to %s", args.to)
 
 
@@ -457,18 +455,19 @@ def inspect(args: argparse.Namespace) -> None:
     make_page = _walk_page if args.walk else _attention_page
     folder.mkdir(parents=True, exist_ok=True)
     pages: list[tuple[str, str]] = []  # file name and line
-    with counted_lines(read_batches(stdin, most=1), "inspected") as counted:
-        for number, (text,) in counted:
-            if not text.strip():
-                logger.warning("line %d is blank: it has no page", number)
-                continue
-            name = f"{number:04}-walk.html" if args.walk else f"{number:04}.html"
-            try:
-                page = make_page(run, text, command)
-            except UserError as error:
-                raise UserError(f"line {number}: {error}") from error
-            _write_page(folder / name, page)
-            pages.append((name, text))
+
+    def answer(number: int, lines: list[str]) -> None:
+        (text,) = lines
+        if not text.strip():
+            logger.warning("line %d is blank: it has no page", number)
+            return
+        name = f"{number:04}-walk.html" if args.walk else f"{number:04}.html"
+        with user_errors(f"line {number}", kinds=UserError):
+            page = make_page(run, text, command)
+        _write_page(folder / name, page)
+        pages.append((name, text))
+
+    answer_lines(read_batches(stdin, most=1), answer, "inspected")
     if pages:
         _write_page(folder / "index.html", index_page(pages))
 

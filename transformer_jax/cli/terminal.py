@@ -11,7 +11,7 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Iterable, Iterator, Sized
+from collections.abc import Callable, Iterable, Iterator, Sized
 from io import BufferedIOBase
 from itertools import batched
 from types import FrameType
@@ -227,19 +227,20 @@ def _decode(line: bytes, number: int) -> str:
         return line.decode("utf-8", errors="replace")
 
 
-@contextlib.contextmanager
-def counted_lines[Batch: Sized](
-    batches: Iterable[Batch], participle: str, total: int | None = None
-) -> Iterator[Iterator[tuple[int, Batch]]]:
-    """Counts lines on stderr: a progress bar on a terminal, and lines a second at the end.
+def answer_lines[Batch: Sized](
+    batches: Iterable[Batch],
+    answer: Callable[[int, Batch], None],
+    participle: str,
+    total: int | None = None,
+) -> int:
+    """Answers batches of lines one after the other; returns the number of lines.
+
+    Counts them on stderr: a progress bar on a terminal, and lines a second at the end.
 
     Args:
-      batches: the lines.
+      answer: gets the number of the first line of a batch, from 1 on, and the batch.
       participle: names the work in the last message, such as "predicted".
       total: number of lines, if known.
-
-    Returns:
-      Context with (the number of its first line, from 1 on; batch) of each batch.
     """
     from tqdm import tqdm
 
@@ -247,17 +248,13 @@ def counted_lines[Batch: Sized](
     number = 0
     # disable=None: a bar only on a terminal. A disabled bar counts nothing.
     with tqdm(total=total, unit=" lines", disable=None, leave=False) as bar:
-
-        def numbered() -> Iterator[tuple[int, Batch]]:
-            nonlocal number
-            for batch in batches:
-                yield number + 1, batch
-                number += len(batch)
-                bar.update(len(batch))
-
-        yield numbered()
+        for batch in batches:
+            answer(number + 1, batch)
+            number += len(batch)
+            bar.update(len(batch))
     seconds = time.perf_counter() - start
     if seconds > _REPORTED_SECONDS:
         rate = number / seconds
         lines = counted(number, "line")
         logger.info("%s %s in %.1f s, %.1f a second", participle, lines, seconds, rate)
+    return number

@@ -10,7 +10,7 @@ import dataclasses
 import json
 import shlex
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from io import BufferedIOBase
 from itertools import batched, chain
 from pathlib import Path
@@ -18,7 +18,7 @@ from typing import Any
 
 from transformer_jax.cli import flags, terminal
 from transformer_jax.cli.flags import ANY_FIELD, DECODE_OPTIONS, PROGRAM, Flag, verb
-from transformer_jax.cli.terminal import counted_lines, one_line, read_batches
+from transformer_jax.cli.terminal import answer_lines, one_line, read_batches
 from transformer_jax.errors import UserError
 from transformer_jax.logs.records import to_json
 
@@ -198,20 +198,21 @@ def predict(args: argparse.Namespace) -> None:
     # In a job, process 0 reads the lines for all.
     read = read_batches(stdin, most=_LINES_AT_ONCE)
     batches = iter(lambda: hosts.run_on_primary(lambda: next(read, None)), None)
-    num_lines = 0
-    with counted_lines(batches, "predicted") as counted:
-        for first_line, lines in counted:
-            num_lines = first_line - 1 + len(lines)
-            if prefixes is not None:
-                if num_lines > len(prefixes):
-                    length = f"has {len(prefixes)} lines, fewer than the input"
-                    raise UserError(f"--prefixes: {args.prefixes} {length}")
-                options["prefixes"] = [prefixes[i] for i in range(first_line - 1, num_lines)]
-            n_best = run.n_best(lines, first_line=first_line, **options)
-            for _, outputs in zip(lines, n_best, strict=True):  # one line out for one line in
-                members = [{"text": output.text, "score": output.score} for output in outputs]
-                text = to_json({"outputs": members}) if as_json else one_line(outputs[0].text)
-                write_result(text)
+
+    def answer(first_line: int, lines: list[str]) -> None:
+        if prefixes is not None:
+            end = first_line - 1 + len(lines)
+            if end > len(prefixes):
+                length = f"has {len(prefixes)} lines, fewer than the input"
+                raise UserError(f"--prefixes: {args.prefixes} {length}")
+            options["prefixes"] = [prefixes[i] for i in range(first_line - 1, end)]
+        n_best = run.n_best(lines, first_line=first_line, **options)
+        for _, outputs in zip(lines, n_best, strict=True):  # one line out for one line in
+            members = [{"text": output.text, "score": output.score} for output in outputs]
+            text = to_json({"outputs": members}) if as_json else one_line(outputs[0].text)
+            write_result(text)
+
+    num_lines = answer_lines(batches, answer, "predicted")
     if prefixes is not None and len(prefixes) > num_lines:
         # How many lines stdin has is known at its end only.
         length = f"has {len(prefixes)} lines, more than the {num_lines} of the input"
@@ -300,12 +301,14 @@ def score(args: argparse.Namespace) -> None:
     as_json = args.format == "jsonl"
     pairs = read_aligned(args.source, args.target, once=True)
     run = _load_in_job(args)
-    with counted_lines(batched(pairs, _LINES_AT_ONCE), "scored", len(pairs)) as counted:
-        for first_line, batch in counted:
-            sources = [pair["source"] for pair in batch]
-            targets = [pair["target"] for pair in batch]
-            for scores in run.pair_scores(sources, targets, first_line=first_line):
-                write_result(to_json(scores._asdict()) if as_json else f"{scores.log_prob:.6f}")
+
+    def answer(first_line: int, batch: Sequence[Mapping[str, str]]) -> None:
+        sources = [pair["source"] for pair in batch]
+        targets = [pair["target"] for pair in batch]
+        for scores in run.pair_scores(sources, targets, first_line=first_line):
+            write_result(to_json(scores._asdict()) if as_json else f"{scores.log_prob:.6f}")
+
+    answer_lines(batched(pairs, _LINES_AT_ONCE), answer, "scored", len(pairs))
 
 
 @verb(
@@ -322,15 +325,17 @@ def score(args: argparse.Namespace) -> None:
 )
 def embed(args: argparse.Namespace) -> None:
     """Reads one text a line from stdin, writes its vector as a JSON list, one a line."""
+    stdin = terminal.binary_stdin()
     flags_given = given_flags(args, ("pooling", "normalize"))
     run = load_run(args)
     if flags_given:
         run = run.with_config({f"task.{name}": value for name, value in flags_given.items()})
-    batches = read_batches(terminal.binary_stdin(), most=_LINES_AT_ONCE)
-    with counted_lines(batches, "embedded") as counted:
-        for first_line, lines in counted:
-            for vector in run.embed(lines, first_line=first_line):
-                write_result(json.dumps([float(f"{value:.9g}") for value in vector.tolist()]))
+
+    def answer(first_line: int, lines: list[str]) -> None:
+        for vector in run.embed(lines, first_line=first_line):
+            write_result(json.dumps([float(f"{value:.9g}") for value in vector.tolist()]))
+
+    answer_lines(read_batches(stdin, most=_LINES_AT_ONCE), answer, "embedded")
 
 
 @verb(
@@ -372,9 +377,8 @@ def export(args: argparse.Namespace) -> None:
     """
     from transformer_jax.buckets.copies import folder_to_upload
     from transformer_jax.interop.exporting import export_run
-    from transformer_jax.runs.load import load
 
-    run = load(args.workdir, args.checkpoint, args.average, args.modules, base=args.base)
+    run = load_run(args)
     with folder_to_upload(args.to) as directory:
         export_run(run, directory, args.format, args.quantization)
 

@@ -33,8 +33,8 @@ class EncodedConversation(NamedTuple):
     loss_mask: list[bool]
 
 
-type _Part = tuple[str, int | None]
-"""A text, and the special token after it, if there is one."""
+type _Part = str | int
+"""A text, or a special token."""
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,7 @@ class ChatTokenizer:
     def _specials(self) -> re.Pattern[str]:
         # The first alternative that matches wins, and a token may begin with another.
         longest_first = sorted(self._ids, key=len, reverse=True)
-        return re.compile("|".join(map(re.escape, longest_first)))
+        return re.compile(f"({'|'.join(map(re.escape, longest_first))})")
 
     def _checked_turns(self, conversation: Conversation) -> Conversation:
         """Turns to render; ValueError if plain-text markup in a turn's content could be misread.
@@ -131,12 +131,12 @@ class ChatTokenizer:
 
         parts = self._split_markup(self.template.begin)  # since the last answer
         if self.adds_first_token:
-            parts.insert(0, ("", self.tokenizer.specials.first))
+            parts.insert(0, self.tokenizer.specials.first)
         for turn in self._checked_turns(conversation):
             prefix, suffix = self.template.markup(turn.role)
             parts += self._split_markup(prefix)
             if turn.role != ASSISTANT:
-                parts += [(turn.content, None), *self._split_markup(suffix)]
+                parts += [turn.content, *self._split_markup(suffix)]
                 continue
             add(self._encode_parts(parts), False)
             add([*encode_plain(self.tokenizer, turn.content), self.answer_end], turn.is_learned)
@@ -146,22 +146,17 @@ class ChatTokenizer:
 
     def _split_markup(self, text: str) -> list[_Part]:
         """Splits the template's text at its special tokens."""
-        parts: list[_Part] = []
-        position = 0
-        for match in self._specials.finditer(text):
-            parts.append((text[position : match.start()], self._ids[match[0]]))
-            position = match.end()
-        return [*parts, (text[position:], None)]
+        return [self._ids.get(part, part) for part in self._specials.split(text)]
 
     def _encode_parts(self, parts: Iterable[_Part]) -> list[int]:
+        """Tokens of parts; adjacent texts are encoded together."""
         tokens: list[int] = []
-        text = ""
-        for before, special in parts:
-            text += before
-            if special is not None:
-                tokens += [*encode_plain(self.tokenizer, text), special]
-                text = ""
-        return tokens + encode_plain(self.tokenizer, text)
+        for is_text, group in itertools.groupby(parts, lambda part: isinstance(part, str)):
+            if is_text:
+                tokens += encode_plain(self.tokenizer, "".join(map(str, group)))
+            else:
+                tokens += map(int, group)
+        return tokens
 
 
 @dataclasses.dataclass

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple, NoReturn
 
 from transformer_jax.conversations.turns import ASSISTANT, INPUT, SYSTEM, USER, Conversation, Turn
-from transformer_jax.errors import UserError
+from transformer_jax.errors import UserError, user_errors
 from transformer_jax.ranges import short_repr
 from transformer_jax.registry import Registry
 
@@ -268,7 +268,10 @@ _JINJA = r"""
   {%- set has_input = messages | length > 1 and messages[1].role == 'input' -%}
   {{- turns.system[0] ~ default_system[1 if has_input else 0] ~ turns.system[1] -}}
 {%- endif -%}
-{%- for message in messages if message.role in turns -%}
+{%- for message in messages -%}
+  {%- if message.role not in turns -%}
+    {{- raise_exception('the template has no turn of role ' ~ message.role) -}}
+  {%- endif -%}
   {%- set content = message.content | trim if trims else message.content -%}
   {%- if thinks and message.role == 'assistant' -%}
     {%- set parts = content.split('</think>') -%}
@@ -292,7 +295,8 @@ def chat_template(template: Template, adds_first_token: bool = False) -> str:
     """Jinja template with which transformers' `apply_chat_template` renders the same text as
     `Template.render`.
 
-    An input is a message of role "input" after its question.
+    An input is a message of role "input" after its question. A message of a role for which the
+    template has no turn is an error.
 
     Args:
       adds_first_token: start with `bos_token`, as `ChatTokenizer.adds_first_token` says.
@@ -358,10 +362,8 @@ def load_model_template(tokenizer: Any) -> Template:
             "run the model's, in a sandbox"
         )
     tokens = tokenizer.named_tokens | {"eos_token": EOS}
-    try:
+    with user_errors("the model's chat template cannot be used"):
         return read_markup(jinja_renderer(text, tokens))
-    except ValueError as error:
-        raise UserError(f"the model's chat template cannot be used: {error}") from error
 
 
 Render = Callable[[Conversation, bool], str]

@@ -143,7 +143,7 @@ def parse_request(line: str) -> Conversation:
     """
     try:
         parsed = json.loads(line) if line.lstrip().startswith("{") else None
-    except ValueError:
+    except (ValueError, RecursionError):
         parsed = None
     if isinstance(parsed, Mapping) and any(key in parsed for key in CONVERSATION_KEYS):
         return parse_conversation(parsed)
@@ -332,7 +332,8 @@ def _repeats(before: Conversation, prompt: Conversation) -> bool:
     """Returns True if the turns before both answers are the prompt, or a prompt of one question is
     the first or the last of theirs."""
     questions = [turn for turn in before if turn.role == USER]
-    return before == prompt or (len(prompt) == 1 and prompt[0] in (questions[0], questions[-1]))
+    ends = questions[:1] + questions[-1:]
+    return before == prompt or (len(prompt) == 1 and prompt[0] in ends)
 
 
 def _split_answer(value: Any, name: str) -> tuple[Conversation, str]:

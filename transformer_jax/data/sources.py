@@ -55,8 +55,6 @@ _FILES = [f"{split}_text" for split in SourceSet.splits]
 _ROWS = [*_FILES, "on_bad_row"]
 _FIELDS = ("source_language", "target_language", "text_field", "label_field", "pair_field")
 _LIBRARY = ("dir", "on_bad_row", *_FIELDS)
-_LABELED = ("train", "valid")
-"""Splits of GLUE's tasks whose labels are public."""
 
 
 def _imported(path: str) -> Callable[..., Any]:
@@ -64,20 +62,14 @@ def _imported(path: str) -> Callable[..., Any]:
 
 
 def _opened(
-    path: str,
-    keys: Sequence[str],
-    *reads: str,
-    splits: tuple[str, ...] = SourceSet.splits,
-    **part: Any,
+    path: str, keys: Sequence[str], *reads: str, splits: tuple[str, ...] = SourceSet.splits
 ) -> SourceSet:
-    """A set that a function of this package opens.
+    """A set that a function of this package opens, which may tell sets apart by `config.name`.
 
     Args:
       reads: fields of the section `data`.
-      part: arguments of the function, such as the direction of a translation.
     """
-    open_part = functools.partial(_imported(path), **part)
-    return SourceSet(open_part, splits, [f"data.{field}" for field in reads], keys)
+    return SourceSet(_imported(path), splits, [f"data.{field}" for field in reads], keys)
 
 
 def _user_rows(path: str, keys: Sequence[str]) -> SourceSet:
@@ -91,12 +83,12 @@ def _user_rows(path: str, keys: Sequence[str]) -> SourceSet:
     return SourceSet(open_split, reads=[f"data.{field}" for field in _ROWS], keys=keys)
 
 
-_multi30k = functools.partial(_opened, "sets.public:open_multi30k", _PAIR, "dir")
-_tatoeba = functools.partial(_opened, "sets.public:open_tatoeba", _PAIR, "dir")
-_scan = functools.partial(_opened, "sets.public:open_scan", _PAIR, "dir")
-_glue = functools.partial(_opened, "sets.public:open_glue", _LABELED_TEXT, "dir")
+_multi30k = _opened("sets.public:open_multi30k", _PAIR, "dir")
+_tatoeba = _opened("sets.public:open_tatoeba", _PAIR, "dir")
+_scan = _opened("sets.public:open_scan", _PAIR, "dir")
+_glue = _opened("sets.public:open_glue", _LABELED_TEXT, "dir")
+_labeled_glue = dataclasses.replace(_glue, splits=("train", "valid"))  # the public labels
 _table = _opened("files.table:open_table", _COLUMNS, *_ROWS, *_FIELDS)
-_read_tagged_words = _imported("files.trees:read_tagged_words")
 _TREE_FIELDS = ("remove_traces", "remove_function_tags")
 
 SOURCES: Registry[SourceSet] = Registry(
@@ -111,14 +103,14 @@ SOURCES: Registry[SourceSet] = Registry(
         "parallel_text": _opened("files.pairs:open_parallel_text", _PAIR, *_PAIR_FILES),
         "seq2seq_tsv": _user_rows("files.pairs:read_tsv", _PAIR),
         "json_lines": _user_rows("files.pairs:read_json_lines", _PAIR),
-        "multi30k_en_de": _multi30k(source_language="en", target_language="de"),
-        "multi30k_de_en": _multi30k(source_language="de", target_language="en"),
-        "multi30k_en_fr": _multi30k(source_language="en", target_language="fr"),
-        "tatoeba_de_en": _tatoeba(source_language="de", target_language="en"),
-        "tatoeba_en_de": _tatoeba(source_language="en", target_language="de"),
-        "scan_simple": _scan(name="scan_simple"),
-        "scan_length": _scan(name="scan_length"),
-        "scan_addprim_jump": _scan(name="scan_addprim_jump"),
+        "multi30k_en_de": _multi30k,
+        "multi30k_de_en": _multi30k,
+        "multi30k_en_fr": _multi30k,
+        "tatoeba_de_en": _tatoeba,
+        "tatoeba_en_de": _tatoeba,
+        "scan_simple": _scan,
+        "scan_length": _scan,
+        "scan_addprim_jump": _scan,
         "text": _opened(
             "files.text:open_text", _TEXT, *_ROWS, "documents", "text_field", "block_megabytes"
         ),
@@ -127,13 +119,11 @@ SOURCES: Registry[SourceSet] = Registry(
         "gutenberg": _opened("sets.public:open_gutenberg", _TEXT, "dir"),
         "table": _table,
         "labeled_tsv": _table,  # its name in earlier configs
-        "sst2": _glue(splits=_LABELED, name="sst2"),
-        "cola": _glue(splits=_LABELED, name="cola"),
-        "mrpc": _glue(name="mrpc"),
-        "rte": _glue(splits=_LABELED, name="rte"),
-        "tagged_words": _opened(
-            "files.lines:open_files", _TAGGED_TEXT, *_FILES, read=_read_tagged_words
-        ),
+        "sst2": _labeled_glue,
+        "cola": _labeled_glue,
+        "mrpc": _glue,
+        "rte": _labeled_glue,
+        "tagged_words": _opened("files.trees:open_tagged_words", _TAGGED_TEXT, *_FILES),
         "pos_gum": _opened("sets.public:open_pos", _TAGGED_TEXT, "dir"),
         "bracketed_trees": _opened("files.trees:open_bracketed", _PAIR, *_FILES, *_TREE_FIELDS),
         "gum_const": _opened("sets.public:open_const", _PAIR, "dir"),

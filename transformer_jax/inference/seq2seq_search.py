@@ -321,10 +321,10 @@ class Seq2SeqSearch:
         """Record of the beam search for a source."""
         from transformer_jax.decoding.beam_tree import beam_tree
 
-        assert self.tokenizer is not None
         search = self._search(decode)
         if not isinstance(search, BeamSearch):
             raise UserError(f"decode: search {decode.searches[0]!r} has no beams; take search beam")
+        assert self.tokenizer is not None
         self._check_requests([request], decode)
         arrays = self.arrays([request], decode)
         max_length = longest_output(arrays, decode)

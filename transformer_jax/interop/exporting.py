@@ -12,7 +12,7 @@ import numpy as np
 from transformer_jax.checkpoints.step_folder import named_leaves
 from transformer_jax.checkpoints.store import open_snapshot
 from transformer_jax.conversations import MODEL, chat_template
-from transformer_jax.errors import UserError, install_hint
+from transformer_jax.errors import UserError, install_hint, user_errors
 from transformer_jax.interop import ctranslate2_spec, family_match
 from transformer_jax.interop.config_json import CONFIG, tokenizer_keys
 from transformer_jax.interop.family_match import Leaves
@@ -72,10 +72,8 @@ def _to_transformers(run: Run, model: TransformerConfig, leaves: Leaves, directo
     tokenizers = Tokenizers({side: entry for side, entry in vocabularies if side in sides})
     keys = tokenizer_keys(tokenizers, model)
     match = family_match.match_family(model, leaves, task, keys)
-    try:
+    with user_errors("--format=hf"):
         files = transformers_files(tokenizers, model.architecture)
-    except ValueError as error:
-        raise UserError(f"--format=hf: {error}") from error
     if isinstance(run.task, Instruction) and run.settings.task.template != MODEL:
         template = chat_template(run.task.template, run.task.chat_tokenizer.adds_first_token)
         files[CHAT_TEMPLATE] = template.encode()

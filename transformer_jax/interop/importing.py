@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from transformer_jax.checkpoints.step_folder import fill, named_leaves
 from transformer_jax.checkpoints.store import Checkpoints
 from transformer_jax.checkpoints.warm_start import log_names
-from transformer_jax.errors import UserError
+from transformer_jax.errors import UserError, user_errors
 from transformer_jax.inference.config import DecodeConfig
 from transformer_jax.interop import config_json
 from transformer_jax.interop.families import Family
@@ -82,10 +82,8 @@ def _import(source: str, workdir: Path, allow_nonfinite: bool) -> None:
     if sentences.fields:
         limit = min(sentences.fields.get("data.max_length", _MAX_LENGTH), fields["data.max_length"])
         fields |= {**sentences.fields, "data.max_length": limit}
-    try:
+    with user_errors(f"{directory / config_json.CONFIG} cannot be a run", kinds=UserError):
         settings = resolve(nested(fields), {}, (), Origin("published model", "its options"))
-    except UserError as error:
-        raise UserError(f"{directory / config_json.CONFIG} cannot be a run: {error}") from error
     texts, labels = _vocabularies(directory, settings, family, keys, generation)
     sides = {side: PublishedTokenizer(content) for side, content in texts.items()}
     tokenizers = Tokenizers({**sides, **labels})

@@ -29,6 +29,7 @@ from transformer_jax.runs import provenance
 from transformer_jax.runs.config import override
 from transformer_jax.runs.evaluate import score_of, selection_metric
 from transformer_jax.runs.opened import Opened, open_workdir
+from transformer_jax.runs.run import Run
 from transformer_jax.runs.train import train_or_stop
 from transformer_jax.runs.user_modules import Modules
 from transformer_jax.runs.workdir import CHECKPOINTS, METRICS, PREDICTIONS, TENSORBOARD, TOGETHER
@@ -147,6 +148,16 @@ def audit(
         findings += of_segment
         same_machine &= same
     return Audit(pieces, retrained, seed, same_machine, findings)
+
+
+def audit_run(
+    run: Run,
+    segments: int = 1,
+    seed: int | None = None,
+    overrides: Mapping[str, Any] | None = None,
+) -> Audit:
+    """Audits a run; arguments as of `audit`."""
+    return audit(run.workdir, overrides=overrides, segments=segments, seed=seed)
 
 
 def _check_checkpoints(
@@ -317,6 +328,8 @@ def _compare_movements(checkpoint: Path, again: Path, before: Path | None) -> li
     moved = math.hypot(*(float(np.linalg.norm(saved[n] - start.get(n, 0))) for n in saved))
     if apart <= TOLERANCE * moved:
         return []
+    if not moved:
+        return ["the parameters are those of the checkpoint before it; trained again, they move"]
     return [f"the parameters are apart by {apart / moved:.1%} of the way that they moved"]
 
 

@@ -10,12 +10,14 @@ import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+_ERRORS = "stderr"
+
 
 @contextlib.contextmanager
 def child_process(
     module: str,
     work: bytes,
-    errors: Path,
+    folder: str,
     stdout: int | None = None,
     environment: Mapping[str, str] | None = None,
 ) -> Iterator[subprocess.Popen[bytes]]:
@@ -24,13 +26,13 @@ def child_process(
 
     Args:
       work: what it reads from its stdin, which stays open.
-      errors: file of its stderr.
+      folder: where its stderr is kept, for `describe_end`.
       stdout: `subprocess.PIPE`; None: the same file.
       environment: variables besides those of this process.
     """
     path = os.pathsep.join(filter(None, sys.path))
     with (
-        errors.open("wb") as stderr,
+        (Path(folder) / _ERRORS).open("wb") as stderr,
         subprocess.Popen(
             [sys.executable, "-m", module],
             stdin=subprocess.PIPE,
@@ -69,7 +71,8 @@ def end_with_parent() -> None:
     threading.Thread(target=watch, daemon=True).start()
 
 
-def describe_end(status: int, errors: str) -> str:
+def describe_end(process: subprocess.Popen[bytes], folder: str) -> str:
     """Why a process has ended: the last line that it wrote to stderr."""
+    errors = (Path(folder) / _ERRORS).read_text(errors="replace")
     last = (errors.strip() or "it wrote nothing").splitlines()[-1]
-    return f"the process ended with status {status}: {last}"
+    return f"the process ended with status {process.returncode}: {last}"

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from transformer_jax.errors import UserError
+from transformer_jax.errors import UserError, user_errors
 from transformer_jax.lab import pictures
 from transformer_jax.lab.analysis.activations import Attention
 from transformer_jax.lab.analysis.attention_page import TITLES
@@ -51,10 +51,8 @@ def plot_runs(workdirs: Sequence[Path]) -> Picture:
 
 def plot_config(settings: Settings) -> Picture:
     """A config's learning rate and position encodings; UserError if it is invalid."""
-    try:
+    with user_errors("config.model"):
         encodings = _encodings(settings)
-    except ValueError as error:
-        raise UserError(f"config.model: {error}") from error
     schedule = make_schedule(settings.optimizer, settings.model.d_model, settings.train.num_steps)
     return pictures.draw_recipe(schedule, settings.train.num_steps, encodings)
 
@@ -75,12 +73,15 @@ def plot_attention(
     if kind not in attention.kinds:
         kinds = ", ".join(attention.kinds)
         raise UserError(f"--kind: this model has no {kind} attention; it has {kinds}")
-    weights = attention.weights(kind)
-    if layer is not None and layer >= len(weights):
-        raise UserError(f"--layer: {layer} is none of the layers 0 to {len(weights) - 1}")
-    layer = len(weights) - 1 if layer is None else layer
+    layers = attention.layers(kind)  # those that have weights
+    layer = layers[-1] if layer is None else layer
+    if layer not in layers:
+        is_whole = layers == [*range(len(layers))]
+        known = f"0 to {layers[-1]}" if is_whole else ", ".join(map(str, layers))
+        raise UserError(f"--layer: {layer} is none of the layers {known}")
     queries, keys = (attention.tokens[stack] for stack in attention.stacks(kind))
-    figure = pictures.draw_heads(weights[layer], queries, keys)
+    weights = attention.weights(kind)[layers.index(layer)]
+    figure = pictures.draw_heads(weights, queries, keys)
     figure.suptitle(f"{TITLES[kind]}, layer {layer}", fontsize=8)
     return figure
 
@@ -127,9 +128,12 @@ def plot_errors(
 
 def _encodings(settings: Settings) -> np.ndarray | None:
     """Vectors that positions add to embeddings, [L, D]; None if they add nothing."""
-    encoding = encoding_class(settings.model)(settings.model)
-    positions = jnp.arange(_POSITIONS_SHOWN)[None]
-    nothing = jnp.zeros((1, _POSITIONS_SHOWN, settings.model.d_model))
+    cls = encoding_class(settings.model)
+    encoding = cls(settings.model)
+    # Positions beyond those that are learned would repeat the last vector.
+    shown = int(min(_POSITIONS_SHOWN, cls.num_positions(settings.model)))
+    positions = jnp.arange(shown)[None]
+    nothing = jnp.zeros((1, shown, settings.model.d_model))
     key = jax.random.key(settings.seed)
     added, _ = encoding.init_with_output(key, nothing, positions, method="embed")
     return np.asarray(added[0]) if added.any() else None

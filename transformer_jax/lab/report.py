@@ -13,6 +13,7 @@ from typing import Any
 from transformer_jax.errors import escape_controls
 from transformer_jax.lab.pictures.style import MARK, Picture
 from transformer_jax.scoring.statistics import SeedTest, diverged, finite
+from transformer_jax.summary import aligned
 
 type Cells = Sequence[Sequence[str]]
 """Lines of a table; the first is the header, and the first column has the names."""
@@ -146,16 +147,6 @@ def with_nan(values: Sequence[float | None]) -> list[float]:
 def shown_name(name: str) -> str:
     """A user's name on one line, without control characters."""
     return escape_controls(" ".join(name.split()))
-
-
-def aligned(cells: Cells) -> list[str]:
-    """Lines of a table whose columns have equal widths."""
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    lines = []
-    for name, *values in cells:
-        padded = [value.rjust(width) for value, width in zip(values, widths[1:], strict=True)]
-        lines.append("  ".join([name.ljust(widths[0]), *padded]).rstrip())
-    return lines
 
 
 def markdown_table(cells: Cells) -> str:

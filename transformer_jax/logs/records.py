@@ -74,15 +74,17 @@ class RecordFile:
         before = path.stat().st_size
         size = 0
         self._digest = ""  # of the last line
+        self._existing: set[tuple[int, str]] = set()
         for end, record in _records(path):
             if record["step"] <= last_step:
                 size = end
                 self._digest = str(record.get(DIGEST, ""))
+            if record["step"] == last_step:
+                self._existing.add((last_step, str(record.get("split"))))
         if size < before:
             logger.info("%s: what is after step %d is dropped", path, last_step)
         self._file.truncate(size)
         self._resumed = {RESUMED: last_step} if last_step else {}
-        self._existing = {(last_step, split) for split in recorded_splits(path, last_step)}
 
     def append(self, record: Mapping[str, Any]) -> None:
         """Writes a record."""
@@ -140,11 +142,6 @@ def last_recorded_step(path: Path) -> int:
     """Step of the last record; 0 if there are none."""
     steps = [record["step"] for _, record in _records(path)]
     return steps[-1] if steps else 0
-
-
-def recorded_splits(path: Path, step: int) -> set[str]:
-    """Splits that have a record of this step."""
-    return {str(record.get("split")) for _, record in _records(path) if record["step"] == step}
 
 
 def read_records(path: Path, split: str, last_step: int) -> list[dict[str, Any]]:

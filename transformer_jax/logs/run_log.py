@@ -53,31 +53,16 @@ class LoggingConfig(Configurable):
 _DEFAULT = LoggingConfig()
 
 
-class Log(contextlib.ExitStack):
-    """Receives the progress and metrics of the training loop. This one, of a process that writes no
-    log, does nothing with them."""
+class RunLog(contextlib.ExitStack):
+    """Log of one run, or of replicas that are trained together.
 
-    def advance(self, step: int) -> None:
-        """Shows that `step` steps are done. Cheap enough for every step."""
-
-    def record(self, step: int, split: str, metrics: Mapping[str, Any]) -> None:
-        """Writes and shows metrics.
-
-        Args:
-          step: steps done.
-          split: "train", "valid", ...
-          metrics: numbers (of Python, or array scalars) and strings, such as the signature of a
-            score. Strings are only written to metrics.jsonl.
-        """
-
-
-class RunLog(Log):
-    """Log of one run. In a job, only process 0 has one.
-
-    Writes `workdir/metrics.jsonl` (`step`, `split`, `time` in seconds since 1970, then the metrics)
-    and passes the same numbers as `split/name` to the trackers.
+    Writes `metrics.jsonl` in each workdir (`step`, `split`, `time` in seconds since 1970, then the
+    metrics) and passes the same numbers as `split/name` to the trackers. Progress shows the means
+    of replicas.
 
     Args:
+      workdirs: the workdir of the run, or of each replica; none in a process of a job that writes
+        no log.
       start_step: step where the run resumes, 0 for a new one. Later records of an earlier
         start are dropped.
       config: the section `logging`.
@@ -89,41 +74,59 @@ class RunLog(Log):
 
     def __init__(
         self,
-        workdir: Path,
+        workdirs: Sequence[Path],
         *,
         start_step: int,
         config: LoggingConfig = _DEFAULT,
         console: "Console | None" = None,
     ):
         super().__init__()
-        workdir.mkdir(parents=True, exist_ok=True)
-        self._records = RecordFile(workdir / "metrics.jsonl", last_step=start_step)
-        self._trackers = [
-            TrackerThread(name, TrackedRun(workdir, start_step, config.project, config))
-            for name in dict.fromkeys(config.trackers.split(",") if config.trackers else ())
-        ]
         self._console = console
-        # The last is closed first, and the others whatever it raises: trackers get the last records
-        # even where a full disk has no room for them.
-        for tracker in self._trackers:
-            self.callback(tracker.close)
-        self.callback(self._records.close)
+        self._files: list[tuple[RecordFile, list[TrackerThread]]] = []
+        for workdir in workdirs:
+            workdir.mkdir(parents=True, exist_ok=True)
+            records = RecordFile(workdir / "metrics.jsonl", last_step=start_step)
+            trackers = [
+                TrackerThread(name, TrackedRun(workdir, start_step, config.project, config))
+                for name in dict.fromkeys(config.trackers.split(",") if config.trackers else ())
+            ]
+            self._files.append((records, trackers))
+            # The last is closed first, and the others whatever it raises: trackers get the last
+            # records even where a full disk has no room for them.
+            for tracker in trackers:
+                self.callback(tracker.close)
+            self.callback(records.close)
         if console:
             self.callback(console.close)
 
     def advance(self, step: int) -> None:
+        """Shows that `step` steps are done. Cheap enough for every step."""
         if self._console:
             self._console.advance(step)
 
     def record(self, step: int, split: str, metrics: Mapping[str, Any]) -> None:
-        plain = {name: to_python(value) for name, value in metrics.items()}
+        """Writes and shows metrics.
+
+        Args:
+          step: steps done.
+          split: "train", "valid", ...
+          metrics: numbers (of Python, or array scalars) and strings, such as the signature of a
+            score. Strings are only written to metrics.jsonl. Of replicas, an array [R] has a value
+            for each; other values are shared by all.
+        """
         now = round(time.time(), 3)
-        self._records.append({"step": step, "split": split, "time": now, **plain})
-        numbers = {f"{split}/{n}": x for n, x in plain.items() if isinstance(x, int | float)}
-        for tracker in self._trackers:
-            tracker.put(step, numbers, now)
+        splits = len(self._files) > 1  # a callback may give one run a list
+        runs = []
+        for i, (records, trackers) in enumerate(self._files):
+            own = {n: v[i] if splits and np.ndim(v) else v for n, v in metrics.items()}
+            plain = {name: to_python(value) for name, value in own.items()}
+            runs.append({name: x for name, x in plain.items() if isinstance(x, int | float)})
+            records.append({"step": step, "split": split, "time": now, **plain})
+            for tracker in trackers:
+                tracker.put(step, {f"{split}/{name}": x for name, x in runs[i].items()}, now)
         if self._console:
-            self._console.record(step, split, plain)
+            means = {name: float(np.mean([run[name] for run in runs])) for name in runs[0]}
+            self._console.record(step, split, means)
 
     def __exit__(self, *raised: Any) -> None:
         try:
@@ -131,39 +134,6 @@ class RunLog(Log):
         except OSError:  # for example a full disk, which must not hide an earlier error
             if raised[1] is None:
                 raise
-
-
-class ReplicaLogs(Log):
-    """Logs of replicas that are trained together. Progress shows the means of their metrics.
-
-    Args: those of `RunLog`, with a workdir for each replica.
-    """
-
-    def __init__(
-        self,
-        workdirs: Sequence[Path],
-        *,
-        start_step: int,
-        console: "Console",
-        config: LoggingConfig = _DEFAULT,
-    ):
-        super().__init__()
-        self._logs = [RunLog(workdir, start_step=start_step, config=config) for workdir in workdirs]
-        self._console = console
-        for log in self._logs:
-            self.push(log)
-        self.callback(console.close)
-
-    def advance(self, step: int) -> None:
-        self._console.advance(step)
-
-    def record(self, step: int, split: str, metrics: Mapping[str, Any]) -> None:
-        """Writes and shows metrics. An array [R] has one value per replica; other values are shared
-        by all."""
-        for i, log in enumerate(self._logs):
-            log.record(step, split, {n: v[i] if np.ndim(v) else v for n, v in metrics.items()})
-        numbers = {n: v for n, v in metrics.items() if np.asarray(v).dtype.kind in "biuf"}
-        self._console.record(step, split, {n: float(np.mean(v)) for n, v in numbers.items()})
 
 
 class Console(Progress):

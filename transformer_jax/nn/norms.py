@@ -169,8 +169,3 @@ NORMS: Registry[Callable[[float], nn.Module]] = Registry(
 def make_norm(config: TransformerConfig) -> nn.Module:
     """Norm that `config.norm` names."""
     return NORMS.configured(config.norm, config)(config.norm_epsilon)
-
-
-def final_norm(config: TransformerConfig) -> nn.Module | None:
-    """Norm after the last layer of a stack; None for post-norm, whose layers end with one."""
-    return None if config.norm_placement == "post" else make_norm(config)

@@ -19,7 +19,7 @@ from typing import Any
 import jax
 from jax._src.clusters import ClusterEnv
 
-from transformer_jax.errors import UserError
+from transformer_jax.errors import UserError, user_errors
 from transformer_jax.parallel import hosts
 from transformer_jax.parallel.hosts import Prepare, find_disagreement, make_report
 from transformer_jax.runtime.platform import require_device
@@ -67,12 +67,11 @@ def join_job[Own](job: Job, prepare: Prepare[Own], heartbeat_seconds: Callable[[
       UserError: a field of the job is neither given nor detected, or they do not fit together; the
         others cannot be found, or the processes do not agree.
     """
-    try:
+    kinds = (ValueError, KeyError, RuntimeError, OSError)
+    with user_errors("--distributed", f"; {_ADVICE}", kinds):
         coordinator, count, number, device_ids = ClusterEnv.auto_detect_unset_distributed_params(
             job.coordinator, job.num_processes, job.process_id, None, None, WAIT_SECONDS
         )
-    except (ValueError, KeyError, RuntimeError, OSError) as error:
-        raise UserError(f"--distributed: {error}; {_ADVICE}") from error
     if coordinator is None or count is None or number is None:
         raise UserError(f"--distributed: no scheduler describes the job's processes; {_ADVICE}")
     if number >= count:

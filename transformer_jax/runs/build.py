@@ -17,7 +17,7 @@ from jax.sharding import Mesh
 
 from transformer_jax.data.batches import pipeline
 from transformer_jax.data.batches.order import Preprocess, WindowedBlocks
-from transformer_jax.errors import UserError
+from transformer_jax.errors import UserError, user_errors
 from transformer_jax.inference.config import DecodeConfig
 from transformer_jax.losses import LossOptions
 from transformer_jax.models import MODELS
@@ -26,7 +26,6 @@ from transformer_jax.nn.per_device import use_axes, use_sharded_call
 from transformer_jax.nn.transformer import HOST, Residual, rematerialized_layers, undivided_reason
 from transformer_jax.parallel import hosts, sharding
 from transformer_jax.parallel.engines import Engine, JitEngine, ScanEngine, TrainStep, make_engine
-from transformer_jax.runs.config import errors_of
 from transformer_jax.runs.settings import Settings
 from transformer_jax.runs.user_modules import describe_module_error
 from transformer_jax.runtime.platform import require_memory_kind
@@ -190,14 +189,14 @@ def assumed_vocab_sizes(settings: Settings) -> dict[str, int]:
 
 def build_engine(settings: Settings, devices: Sequence[jax.Device] | None = None) -> Engine:
     """Builds the engine on these devices, or on all; UserError if they do not fit the config."""
-    with errors_of("parallel"):
+    with user_errors("config.parallel"):
         engine = make_engine(settings.parallel, sharding.make_mesh(settings.parallel, devices))
     return ScanEngine(engine) if settings.model.scan_layers else engine
 
 
 def abstract_state(settings: Settings, init_state: jax.stages.Wrapped, mesh: Mesh) -> Any:
     """Shapes, dtypes and shardings of the state; UserError if the mesh does not divide it."""
-    with errors_of("parallel"):
+    with user_errors("config.parallel"):
         return sharding.add_shardings(jax.eval_shape(init_state, settings.seed), mesh)
 
 
@@ -328,13 +327,13 @@ def batch_rows(settings: Settings, task: Task, shards: int = 1) -> int:
       UserError: `train.tokens_per_batch` has no room for a row, or the devices cannot share the
         rows.
     """
-    with errors_of("train"):
+    with user_errors("config.train"):
         return settings.train.rows(max(task.lengths.values()), shards)
 
 
 def micro_batches(settings: Settings, task: Task, shards: int) -> int:
     """Micro-batches of a training batch (gradient accumulation); arguments as of `batch_rows`."""
-    with errors_of("train"):
+    with user_errors("config.train"):
         return settings.train.micro_batches(max(task.lengths.values()), shards)
 
 

@@ -11,11 +11,10 @@ belongs to a component that is not chosen (`refuse_unchosen`), or sections contr
 section.
 """
 
-import contextlib
 import json
 import re
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +22,7 @@ from ml_collections import ConfigDict, config_dict
 
 from transformer_jax.buckets.copies import fetch_file
 from transformer_jax.data.sources import SOURCES
-from transformer_jax.errors import UserError
+from transformer_jax.errors import UserError, user_errors
 from transformer_jax.fields import fields_of
 from transformer_jax.models import MODELS
 from transformer_jax.nn.layer_pattern import pattern_text
@@ -115,16 +114,9 @@ def to_config(settings: Settings) -> Config:
             # A reference with a type lets the field change between a word and a value.
             kind = fields[name].type if words == (None,) else object
             values[name] = config_dict.FieldReference(value, kind)
-    config = _branch(nested(values))
+    config = nested(values, Config)
     object.__setattr__(config, "_settings", settings)
     return config
-
-
-def _branch(tree: Any) -> Any:
-    """A tree of dicts as a `Config` of such."""
-    if not isinstance(tree, dict):
-        return tree
-    return Config({name: _branch(part) for name, part in tree.items()})
 
 
 def load_config(
@@ -470,15 +462,6 @@ def _require_modules(settings: Settings) -> None:
             )
 
 
-@contextlib.contextmanager
-def errors_of(part: str) -> Iterator[None]:
-    """Turns a ValueError into a UserError that names the part of the config to change."""
-    try:
-        yield
-    except ValueError as error:
-        raise UserError(f"config.{part}: {error}") from error
-
-
 def build_settings(resolved: Resolved, origins: Mapping[str, Origin]) -> Settings:
     """Makes the dataclass of each section.
 
@@ -488,18 +471,20 @@ def build_settings(resolved: Resolved, origins: Mapping[str, Origin]) -> Setting
     """
     values = resolved.values
     sections: dict[str, Any] = {}
-    for section, cls in SECTIONS.items():
-        arguments = {name.partition(".")[2]: values[name] for name in SECTION_FIELDS[section]}
-        entries = [entry for entry in resolved.options if entry.startswith(f"{section}.")]
-        if entries:
-            arguments["options"] = tuple(_build_options(entry, resolved) for entry in entries)
-        with errors_of(section):
+    place = ""
+    try:
+        for section, cls in SECTIONS.items():
+            place = f"{section}: "
+            arguments = {name.partition(".")[2]: values[name] for name in SECTION_FIELDS[section]}
+            entries = [entry for entry in resolved.options if entry.startswith(f"{section}.")]
+            if entries:
+                arguments["options"] = tuple(_build_options(entry, resolved) for entry in entries)
             sections[section] = cls(**arguments)
             _check_choices(section, values)
-    try:
+        place = ""  # of the seed, which is in no section
         settings = Settings(**sections, seed=values["seed"], origins=origins)
     except ValueError as error:
-        raise UserError(f"config.{error}") from error
+        raise UserError(f"config.{place}{error}") from error
     vars(settings)["resolved"] = resolved  # fills the cached property
     return settings
 
@@ -508,7 +493,7 @@ def _build_options(entry: str, resolved: Resolved) -> Any:
     """Options of "section.entry" as their dataclass; errors as of `build_settings`."""
     cls = resolved.options[entry]
     names = fields_of(entry, cls)
-    with errors_of(entry):
+    with user_errors(f"config.{entry}"):
         options = cls(**{name.rpartition(".")[2]: resolved.values[name] for name in names})
         check_fields(options)
     return options
@@ -517,9 +502,9 @@ def _build_options(entry: str, resolved: Resolved) -> Any:
 def _check_choices(section: str, values: Mapping[str, Any]) -> None:
     """Raises ValueError if a field of a section names no entry of its registry."""
     for chooser, registry in CHOICES.items():
-        # The names in data.name are found by data.sources.
+        # The names in data.name are found by data.sources; a default is an entry.
         is_checked = registry.section == section and chooser != "data.name"
-        if not is_checked or values[chooser] is None:
+        if not is_checked or values[chooser] in (None, DEFAULTS[chooser]):
             continue
         for name in values[chooser].split(",") if registry.several else [values[chooser]]:
             registry.find(name)  # the error names the nearest
@@ -553,14 +538,19 @@ def flatten(tree: Mapping[Any, Any]) -> dict[str, Any]:
     return values
 
 
-def nested(values: Mapping[str, Any]) -> dict[str, Any]:
-    """The inverse of `flatten`: {section: {field: value, entry: {option: value}}}."""
-    tree: dict[str, Any] = {section: {} for section in SECTIONS}
+def nested(values: Mapping[str, Any], group: type = dict) -> Any:
+    """The inverse of `flatten`: {section: {field: value, entry: {option: value}}}, of objects of
+    the type `group`."""
+    tree = group()
+    for section in SECTIONS:
+        tree[section] = group()
     for name, value in values.items():
-        *groups, field = name.split(".")
+        *path, field = name.split(".")
         branch = tree
-        for group in groups:
-            branch = branch.setdefault(group, {})
+        for part in path:
+            if part not in branch:
+                branch[part] = group()
+            branch = branch[part]
         branch[field] = value
     return tree
 
@@ -746,8 +736,8 @@ def _check_sampling(settings: Settings) -> None:
 def _check_masks(settings: Settings) -> None:
     """Refuses a schedule of masks that reaches no final share."""
     name = settings.task.mask_schedule
-    decaying = [schedule for schedule in SCHEDULES if SCHEDULES[schedule].decays]
-    if name not in decaying:
+    if name not in SCHEDULES or not SCHEDULES[name].decays:
+        decaying = [schedule for schedule in SCHEDULES if SCHEDULES[schedule].decays]
         raise UserError(
             f"config.task.mask_schedule is {name!r}, not a schedule that decays: set it to "
             f"{', '.join(decaying[:-1])} or {decaying[-1]}"

@@ -16,7 +16,7 @@ from transformer_jax.buckets.bucket import BucketError
 from transformer_jax.buckets.copies import write_back
 from transformer_jax.data.examples import Corpus
 from transformer_jax.data.sources import open_corpora, open_split
-from transformer_jax.errors import MissingSplitError, UserError
+from transformer_jax.errors import MissingSplitError, UserError, user_errors
 from transformer_jax.inference.config import DecodeConfig, search_options
 from transformer_jax.parallel import hosts
 from transformer_jax.parallel.sharding import mesh_for_inference
@@ -160,25 +160,21 @@ def validation(
     if count is None and getattr(task, "decodes", True):
         count = _DECODED_EXAMPLES
 
-    digests: dict[str, str] = {}
-
-    def checked_evaluator(name: str, open_examples: Callable[[], Corpus]) -> Evaluator:
-        examples, digests[name] = open_same_data(name, open_examples)
+    def checked_evaluator(name: str, open_examples: Callable[[], Corpus]) -> tuple[Evaluator, str]:
+        examples, data = open_same_data(name, open_examples)
         evaluator = build.build_evaluator(settings, task, examples, greedy, mesh, count)
-        try:
+        with user_errors("the validation split cannot be evaluated", kinds=UserError):
             evaluator.check()
-        except UserError as error:
-            raise UserError(f"the validation split cannot be evaluated: {error}") from error
-        return evaluator
+        return evaluator, data
 
-    evaluator = checked_evaluator("valid", lambda: open_split(settings.data, "valid"))
+    evaluator, data = checked_evaluator("valid", lambda: open_split(settings.data, "valid"))
     corpora = open_corpora(settings.data, "valid") if settings.eval.each_corpus else {}
     best = settings.eval.best_corpus
     if best is not None and best not in corpora:
         raise UserError(f"eval.best_corpus is {best!r}, which is none of {', '.join(corpora)}")
     corpus_evaluators = {
-        name: checked_evaluator(f"valid/{name}", lambda corpus=corpus: corpus)  # type: ignore[misc]
-        for name, corpus in corpora.items()
+        name: checked_evaluator(f"valid/{name}", functools.partial(corpora.__getitem__, name))[0]
+        for name in corpora
     }
 
     def evaluate(step: int, state: TrainState, workdir: Path) -> Scores:
@@ -188,7 +184,7 @@ def validation(
             settings.eval.command, metrics, evaluator.decoded_examples, outputs
         )
         path = workdir / PREDICTIONS / f"valid-{step}.jsonl"
-        made_by = outputs_made_by(step, greedy, task, digests["valid"])
+        made_by = outputs_made_by(step, greedy, task, data)
         hosts.run_on_primary(
             lambda: write_predictions(path, evaluator.decoded_examples, outputs, made_by)
         )

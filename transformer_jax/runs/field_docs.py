@@ -9,12 +9,11 @@ import dataclasses
 import fnmatch
 import inspect
 import re
-import typing
 from typing import Any
 
 from transformer_jax.errors import UserError
 from transformer_jax.models import MODELS
-from transformer_jax.ranges import OneOf
+from transformer_jax.ranges import OneOf, declared_fields
 from transformer_jax.runs.settings import CHOICES, SECTIONS, Settings, tables
 from transformer_jax.suggestions import nearest, suggest_fields
 from transformer_jax.tasks import TASKS
@@ -73,31 +72,37 @@ def find_fields(pattern: str = "") -> list[FieldDoc]:
             similar = [by_last_part[last_part]]
         hint = f"did you mean {' or '.join(similar)}?" if similar else "`fields` lists all"
         raise UserError(f"no config field matches {pattern!r}; {hint}")
-    owners = choosers()
     meanings = {
         name: meaning
-        for group in [*SECTIONS, *owners]
+        for group in ["", *SECTIONS, *tables().options]
         for entry, meaning in documented(group).items()
         for name in entry
-    } | {"seed": attributes(Settings)[("seed",)]}
-    return [
-        FieldDoc(
-            field=name,
-            type=type_name(name),
-            default=fields[name].default,
-            other_defaults=other_defaults(name),
-            choices=choices(name),
-            meaning=meanings[name],
-            chosen_by=owners.get(name.rpartition(".")[0]),
-        )
-        for name in names
-    ]
+    }
+    return [_field_doc(name, meanings[name]) for name in names]
 
 
-def choosers() -> dict[str, str]:
-    """Entries with options and the choice that each needs, {"section.entry": "field=entry"}."""
-    entries = tables().choosers.items()
-    return {entry: f"{chooser}={entry.partition('.')[2]}" for entry, chooser in entries}
+def _field_doc(name: str, meaning: str) -> FieldDoc:
+    group, _, last = name.rpartition(".")
+    chooser = tables().choosers.get(group)
+    type_, words, limits = declared_fields(_group_class(group))[last]
+    choices: tuple[str, ...] = ("true", "false") if type_ is bool and not words else ()
+    for limit in limits:
+        choices = limit.names if isinstance(limit, OneOf) else choices
+    others = {owner: getattr(kind, "defaults", {}) for owner, kind in {**TASKS, **MODELS}.items()}
+    return FieldDoc(
+        field=name,
+        type=" or ".join([type_.__name__, *(word or "none" for word in words)]),
+        default=tables().fields[name].default,
+        other_defaults={owner: of[name] for owner, of in others.items() if name in of},
+        choices=tuple(CHOICES.get(name, choices)),
+        meaning=meaning,
+        chosen_by=chooser and f"{chooser}={group.partition('.')[2]}",
+    )
+
+
+def _group_class(group: str) -> type:
+    """Dataclass of a section, of the options "section.entry", or of the whole config ("")."""
+    return (SECTIONS | tables().options).get(group, Settings)
 
 
 def attributes(cls: type) -> dict[tuple[str, ...], str]:
@@ -115,46 +120,15 @@ def attributes(cls: type) -> dict[tuple[str, ...], str]:
     return {tuple(names.split(", ")): " ".join(meaning.split()) for names, meaning in pairs}
 
 
-def group_class(group: str) -> type:
-    """Dataclass of a section, of the options "section.entry", or of the whole config ("")."""
-    return (SECTIONS | tables().options).get(group, Settings)
-
-
 def documented(group: str) -> dict[tuple[str, ...], str]:
     """Returns {("section.field", ...): meaning} of a section, base classes included; or the same of
-    the options "section.entry"."""
+    the options "section.entry", or of the whole config ("")."""
     return {
-        tuple(f"{group}.{name}" for name in names): text
-        for cls in reversed(group_class(group).__mro__)
+        tuple(f"{group}.{name}".lstrip(".") for name in names): text
+        for cls in reversed(_group_class(group).__mro__)
         if dataclasses.is_dataclass(cls)
         for names, text in attributes(cls).items()
     }
-
-
-def type_name(field: str) -> str:
-    """Type of a field's values, such as "int or none"."""
-    declared = tables().fields[field]
-    return " or ".join([declared.type.__name__, *(word or "none" for word in declared.words)])
-
-
-def other_defaults(field: str) -> dict[str, Any]:
-    """Defaults of the tasks and architectures that have one of their own for a field."""
-    owners = {**TASKS, **MODELS}
-    by_owner = {owner: getattr(kind, "defaults", {}) for owner, kind in owners.items()}
-    return {owner: defaults[field] for owner, defaults in by_owner.items() if field in defaults}
-
-
-def choices(field: str) -> tuple[str, ...]:
-    """The values that a field may have; empty if its type does not list them."""
-    if field in CHOICES:
-        return tuple(CHOICES[field])
-    group, _, name = field.rpartition(".")
-    hint = typing.get_type_hints(group_class(group), include_extras=True)[name]
-    if hint is bool:
-        return "true", "false"
-    parts = (hint, *typing.get_args(hint))
-    limits = [limit for part in parts for limit in getattr(part, "__metadata__", ())]
-    return next((limit.names for limit in limits if isinstance(limit, OneOf)), ())
 
 
 def as_override(value: Any) -> str:

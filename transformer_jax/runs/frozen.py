@@ -117,11 +117,17 @@ def require_vocabularies(settings: Settings, tokenizers: Tokenizers) -> None:
             )
 
 
-def planned_teacher(settings: Settings) -> teachers.ModelTeacher | None:
-    """The teacher of a run before any text is read; None if steps do without (`top_k`)."""
+def planned_teacher(
+    settings: Settings, tokenizers: Tokenizers | None = None
+) -> teachers.ModelTeacher | None:
+    """The teacher whose model runs in each step; None if steps do without (`top_k`).
+
+    Args:
+      tokenizers: of the run; None before any text is read.
+    """
     if settings.distillation is None or settings.distillation.top_k:
         return None
-    return _open_model(settings, None)
+    return _open_model(settings, tokenizers)
 
 
 def open_teacher(
@@ -146,10 +152,8 @@ def open_teacher(
         cannot do the task.
     """
     options = settings.distillation
-    if options is None:
-        return None, {}
-    if options.top_k is None:
-        return _open_model(settings, tokenizers), {}
+    if options is None or options.top_k is None:
+        return planned_teacher(settings, tokenizers), {}
     top_k = options.top_k
     student = build_taught(settings, settings, tokenizers)  # prepares the teacher's inputs as well
     rows = teachers.target_rows(student, student.prepare(examples, training=True))

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from transformer_jax.errors import UserError
+from transformer_jax.errors import UserError, user_errors
 from transformer_jax.inference.config import DecodeConfig
 from transformer_jax.nn.positions import check_num_positions
 from transformer_jax.parallel.sharding import mesh_of
@@ -178,14 +178,9 @@ def _check_members(members: Sequence[Run]) -> None:
             raise UserError(
                 f"an ensemble generates tokens, and the model of {run.workdir} does not"
             )
-        length = max(first.task.lengths.values())
-        try:
-            check_num_positions(run.model.config, length)
-        except ValueError as error:
-            raise UserError(
-                f"an ensemble reads texts as its first run does, and {run.workdir} cannot: "
-                f"{error}; name {run.workdir} first"
-            ) from error
+        place = f"an ensemble reads texts as its first run does, and {run.workdir} cannot"
+        with user_errors(place, f"; name {run.workdir} first"):
+            check_num_positions(run.model.config, max(first.task.lengths.values()))
 
 
 def _shared_by_members(run: Run) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from transformer_jax.checkpoints.store import Checkpoints, open_snapshot
 from transformer_jax.data.examples import Corpus, Example, RandomAccess
 from transformer_jax.data.files.text import TextBlocks
 from transformer_jax.data.sources import open_split
-from transformer_jax.errors import MissingSplitError, UserError
+from transformer_jax.errors import MissingSplitError, UserError, user_errors
 from transformer_jax.logs.records import last_recorded_step
 from transformer_jax.parallel import hosts
 from transformer_jax.runs import config, frozen, provenance
@@ -278,10 +278,8 @@ def check_same_run(settings: Settings, saved: Settings, workdir: str | Path) -> 
 
 def _check_origin(run: str, field: str) -> None:
     """Raises UserError if there is no such run, or it has other tokenizers than in training."""
-    try:
+    with user_errors(f"config.{field}", kinds=UserError):
         opened = open_workdir(run, modules=None)
-    except UserError as error:
-        raise UserError(f"config.{field}: {error}") from error
     opened.check_provenance()
 
 

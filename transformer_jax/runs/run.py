@@ -22,7 +22,7 @@ from transformer_jax.checkpoints.step_folder import PARAMS, PROVENANCE, TRAINING
 from transformer_jax.checkpoints.store import Checkpoints, open_snapshot
 from transformer_jax.conversations import ASSISTANT, MODEL, SYSTEM, USER, Turn
 from transformer_jax.data.batches.pipeline import eval_batches
-from transformer_jax.errors import NonFiniteError, UserError
+from transformer_jax.errors import NonFiniteError, UserError, user_errors
 from transformer_jax.inference.batches import PairScore
 from transformer_jax.inference.config import DecodeConfig, unread_fields
 from transformer_jax.inference.draft import DraftedModel
@@ -564,10 +564,8 @@ def decode_options(
     """
     typed = parsed({f"decode.{name}": value for name, value in overrides.items()}, use)
     values = {name: typed[f"decode.{name}"] for name in overrides}
-    try:
+    with user_errors("decode"):
         options = section.with_values(values)
-    except ValueError as error:
-        raise UserError(f"decode: {error}") from error
     unread = unread_fields(use, task)
     for name in overrides:
         if name in unread:

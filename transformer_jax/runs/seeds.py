@@ -20,8 +20,7 @@ from transformer_jax.checkpoints.step_folder import DATA, step_folders
 from transformer_jax.checkpoints.store import Checkpoints
 from transformer_jax.checkpoints.warm_start import WarmStart
 from transformer_jax.data.batches.pipeline import StackedBatches, TrainBatches, replica_state
-from transformer_jax.errors import UserError
-from transformer_jax.logs.run_log import ReplicaLogs
+from transformer_jax.errors import UserError, user_errors
 from transformer_jax.nn.lora import merge_adapters
 from transformer_jax.nn.traced_numbers import dropout_rate
 from transformer_jax.parallel.engines import (
@@ -33,7 +32,7 @@ from transformer_jax.parallel.engines import (
 from transformer_jax.parallel.first_state import create_state
 from transformer_jax.parallel.sharding import make_mesh, replicated
 from transformer_jax.runs import build
-from transformer_jax.runs.config import errors_of, load_json, resolve, save_json
+from transformer_jax.runs.config import load_json, resolve, save_json
 from transformer_jax.runs.evaluate import Scores, validation
 from transformer_jax.runs.frozen import with_stored_scores
 from transformer_jax.runs.prepare import check_same_run, open_training, prepare
@@ -57,7 +56,6 @@ from transformer_jax.runs.workdir import (
 from transformer_jax.runtime import platform
 from transformer_jax.runtime.files import remove
 from transformer_jax.runtime.startup import keep_freed_memory
-from transformer_jax.tasks.interface import Task
 from transformer_jax.tokenization import copy_tokenizers
 from transformer_jax.training.diagnostics import Diagnose
 from transformer_jax.training.loop import GoodputTimer
@@ -191,8 +189,7 @@ def train_replicas(
             copy_tokenizers(common / TOKENIZER, folders[name] / TOKENIZER)
             save_json(settings, folders[name] / CONFIG)
             record_modules(folders[name], settings, training.modules)
-        tasks = training.open_tasks(common)
-        replicas = Replicas(training, workdir, tasks[0], [*folders.values()], tasks)
+        replicas = Replicas(training, workdir, [*folders.values()], training.open_tasks(common))
         state = fit(replicas, clock, until)
         replicas.save_each(state)
     runs = {}
@@ -232,15 +229,8 @@ def _check_same_replicas(
         check_same_run(settings, load_json(folders[name] / CONFIG), folders[name])
 
 
-@dataclasses.dataclass(frozen=True)
 class Replicas(SingleRun):
-    """Replicas of one run; what they share is that of the first one.
-
-    Attributes:
-      tasks: of each replica, the same one if their models and losses have the same numbers.
-    """
-
-    tasks: Sequence[Task]
+    """Replicas of one run; what they share is that of the first one."""
 
     @property
     def members(self) -> Sequence[Settings]:
@@ -255,7 +245,7 @@ class Replicas(SingleRun):
     @cached_property
     def _replicas(self) -> ReplicaEngine:
         numbers = traced_numbers(self.members)
-        with errors_of("parallel"):
+        with user_errors("config.parallel"):
             return make_replica_engine(
                 self.settings.parallel, len(self.members), numbers, same_batch=self._same_batches
             )
@@ -314,14 +304,9 @@ class Replicas(SingleRun):
         ]
         return StackedBatches(batches)
 
-    def log(self, start: int) -> ReplicaLogs:
-        console = self.console(start)
-        config = self.settings.logging
-        return ReplicaLogs(self.folders, start_step=start, config=config, console=console)
-
-    def scores(self, step: int) -> list[Any]:
-        """Arrays [R] of validation scores so far."""
-        scores = [self.recorded_scores(folder, step) for folder in self.folders]
+    def scores(self, records: Sequence[Sequence[Mapping[str, Any]]]) -> list[Any]:
+        """Arrays [R] of the scores of `validation_records`."""
+        scores = [super(Replicas, self).scores([of_replica]) for of_replica in records]
         return [np.array(of_step) for of_step in zip(*scores, strict=True)]
 
     def learning_rate(self, schedule: Callable[[int], Any]) -> Callable[[int], Any]:

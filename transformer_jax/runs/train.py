@@ -19,9 +19,9 @@ from ml_collections import ConfigDict
 from transformer_jax.checkpoints.step_folder import MisfitError
 from transformer_jax.checkpoints.store import Snapshot
 from transformer_jax.data.batches.pipeline import StackedBatches, TrainBatches
-from transformer_jax.errors import DivergedError, Interrupted, UserError
-from transformer_jax.logs.records import read_records, recorded_splits, with_losses
-from transformer_jax.logs.run_log import Console, Log, RunLog, four_digits
+from transformer_jax.errors import DivergedError, Interrupted, UserError, user_errors
+from transformer_jax.logs.records import read_records, with_losses
+from transformer_jax.logs.run_log import Console, RunLog, four_digits
 from transformer_jax.nn.fused_attention import KernelChoice, record_kernel_choices
 from transformer_jax.nn.layers import count_parameters
 from transformer_jax.nn.lora import merge_adapters
@@ -31,7 +31,7 @@ from transformer_jax.parallel.engines import Engine
 from transformer_jax.parallel.first_state import create_state
 from transformer_jax.parallel.sharding import bytes_per_device, process_part
 from transformer_jax.runs import build, provenance
-from transformer_jax.runs.config import different_sizes, errors_of
+from transformer_jax.runs.config import different_sizes
 from transformer_jax.runs.evaluate import Scores, score_of, selection_metric, validation
 from transformer_jax.runs.prepare import Training, open_training, prepare
 from transformer_jax.runs.run import Run
@@ -129,11 +129,11 @@ def train_or_stop(
         with handle.locked(), training.checkpoints, same_bits:
             hosts.run_on_primary(lambda: prepare(training, folder))
             handle.copy_from_primary(TOKENIZER)
-            (task,) = training.open_tasks(folder)
-            run = SingleRun(training, folder, task, [folder])
+            run = SingleRun(training, folder, [folder], training.open_tasks(folder))
             state = fit(run, clock, until)
             hosts.run_on_primary(lambda: run.log_best(workdir))
-        return Run(run.settings, folder, task, merge_adapters(state.model_params), int(state.step))
+        params = merge_adapters(state.model_params)
+        return Run(run.settings, folder, run.task, params, int(state.step))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -141,19 +141,30 @@ class SingleRun:
     """A run as the training loop uses it, on all devices of the job.
 
     Attributes:
-      workdir, task: of the run, or those that replicas share.
+      workdir: of the run, or the folder that replicas share.
       folders: where records are written: the workdir, or that of each replica.
+      tasks: of the run, or of each replica; those with equal numbers of model and loss share one.
     """
 
     training: Training
     workdir: Path
-    task: Task
     folders: Sequence[Path]
+    tasks: Sequence[Task]
 
     @property
     def settings(self) -> Settings:
         """The settings of the run, or of the first replica."""
         return self.training.settings
+
+    @property
+    def task(self) -> Task:
+        """The task of the run, or of the first replica."""
+        return self.tasks[0]
+
+    @functools.cached_property
+    def selected_by(self) -> str:
+        """The metric that selects the best checkpoint (`selection_metric`)."""
+        return selection_metric(self.settings, self.task)
 
     @functools.cached_property
     def engine(self) -> Engine:
@@ -226,43 +237,33 @@ class SingleRun:
 
     def batches(self, rows: int) -> TrainBatches | StackedBatches:
         """The training data in batches of `rows` rows."""
-        with errors_of("parallel"):
+        with user_errors("config.parallel"):
             part = process_part(self.engine.mesh)
         return build.batches_of(self.settings, self.task, self.training.examples, rows, part)
 
-    def log(self, start: int) -> Log:
+    def log(self, start: int) -> RunLog:
         """Opens the log of metrics from step `start` on; it is closed when training ends."""
-        if not hosts.is_primary():
-            return Log()
         config = self.settings.logging
-        return RunLog(self.workdir, start_step=start, config=config, console=self.console(start))
+        if not hosts.is_primary():
+            return RunLog([], start_step=start, config=config)
+        metric = self.selected_by.removeprefix("-")
+        console = Console(start, self.settings.train.num_steps, metric, config.console)
+        return RunLog(self.folders, start_step=start, config=config, console=console)
 
-    def console(self, start: int) -> Console:
-        """The progress of a training from step `start` on."""
-        metric = selection_metric(self.settings, self.task).removeprefix("-")
-        return Console(start, self.settings.train.num_steps, metric, self.settings.logging.console)
-
-    def is_validated(self, step: int) -> bool:
-        """Returns True if an earlier start recorded metrics of the validation split here."""
+    def validation_records(self, step: int) -> list[list[dict[str, Any]]]:
+        """Records of the validation split by earlier starts, up to a step, of each folder."""
+        train = dataclasses.asdict(self.settings.train)
         files = [folder / METRICS for folder in self.folders]
         return hosts.run_on_primary(
-            lambda: all("valid" in recorded_splits(path, step) for path in files)
+            lambda: [
+                [with_losses(record, train) for record in read_records(path, "valid", step)]
+                for path in files
+            ]
         )
 
-    def scores(self, step: int) -> list[Any]:
-        """Validation scores that earlier starts recorded, up to this step."""
-        return hosts.run_on_primary(lambda: self.recorded_scores(self.workdir, step))
-
-    def recorded_scores(self, folder: Path, step: int) -> list[float]:
-        """Validation scores in the records of a folder, up to a step."""
-        name = selection_metric(self.settings, self.task)
-        return [score_of(record, name) for record in self.validation_records(folder, step)]
-
-    def validation_records(self, folder: Path, step: int) -> list[dict[str, Any]]:
-        """Records of the validation split in a folder, up to a step."""
-        train = dataclasses.asdict(self.settings.train)
-        records = read_records(folder / METRICS, "valid", step)
-        return [with_losses(record, train) for record in records]
+    def scores(self, records: Sequence[Sequence[Mapping[str, Any]]]) -> list[Any]:
+        """The scores of `validation_records`."""
+        return [score_of(record, self.selected_by) for record in records[0]]
 
     def learning_rate(self, schedule: Callable[[int], Any]) -> Callable[[int], Any]:
         """A function from the number of updates done to the learning rate that is logged."""
@@ -280,8 +281,8 @@ class SingleRun:
 
     def log_best(self, workdir: str | Path) -> None:
         """Logs the best validation score and where the run is."""
-        name = selection_metric(self.settings, self.task)
-        records = self.validation_records(self.workdir, self.settings.train.num_steps)
+        name = self.selected_by
+        (records,) = self.validation_records(self.settings.train.num_steps)
         finite = [record for record in records if math.isfinite(score_of(record, name))]
         if not finite:
             return
@@ -444,13 +445,16 @@ def _latest_point(run: SingleRun, abstract: TrainState) -> _ResumePoint | None:
     snapshot = checkpoints.snapshot()
     provenance.check_provenance(checkpoints.provenance, snapshot.provenance, run.workdir)
     state = snapshot.state(abstract.saved, OPTIONAL_FIELDS)
-    is_due = _intervals(settings).is_evaluated(snapshot.step, settings.train.num_steps)
+    step = snapshot.step
+    records = run.validation_records(step)
+    is_due = _intervals(settings).is_evaluated(step, settings.train.num_steps)
+    is_validated = all(any(record["step"] == step for record in of_run) for of_run in records)
     return _ResumePoint(
-        snapshot.step,
+        step,
         state.replace(frozen=run.frozen(abstract.frozen)),
-        _patience(settings, run.scores(snapshot.step)),
+        _patience(settings, run.scores(records)),
         snapshot.data_state,
-        evaluate_first=is_due and not run.is_validated(snapshot.step),
+        evaluate_first=is_due and not is_validated,
         saved_with=snapshot.provenance,
     )
 

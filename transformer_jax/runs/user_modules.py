@@ -26,7 +26,7 @@ from typing import Any
 
 from transformer_jax.buckets.copies import fetch_folder
 from transformer_jax.checkpoints.step_folder import step_folders
-from transformer_jax.errors import UserError
+from transformer_jax.errors import UserError, user_errors
 from transformer_jax.registry import reload_registrations
 from transformer_jax.runs.settings import Settings, tables
 from transformer_jax.runs.shipped import find_file, suggest_shipped
@@ -254,10 +254,12 @@ def recorded_modules(workdir: Path) -> list[UserModule]:
     path = workdir / MODULES
     if not os.path.lexists(path) or not step_folders(workdir / CHECKPOINTS):
         return []
-    try:
-        return [UserModule(**fields) for fields in json.loads(read_regular(path))]
-    except (OSError, ValueError, TypeError, RecursionError) as error:
-        raise UserError(f"{path} cannot be read: {error}") from error
+    damages = (OSError, ValueError, TypeError, RecursionError)
+    with user_errors(f"{path} cannot be read", kinds=damages):
+        modules = [UserModule(**fields) for fields in json.loads(read_regular(path))]
+        if not all(isinstance(text, str) for module in modules for text in vars(module).values()):
+            raise TypeError("a name or a digest is no text")
+        return modules
 
 
 def user_components(settings: Settings) -> dict[tuple[str, str], str]:

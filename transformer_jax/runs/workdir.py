@@ -45,7 +45,7 @@ from transformer_jax.buckets.mirror import MirrorLayout
 from transformer_jax.checkpoints import manifest
 from transformer_jax.checkpoints.step_folder import step_folders
 from transformer_jax.checkpoints.store import CheckpointConfig, Checkpoints, PrimaryCheckpoints
-from transformer_jax.errors import BusyError, UserError
+from transformer_jax.errors import BusyError, UserError, user_errors
 from transformer_jax.logs.records import read_lines, with_losses
 from transformer_jax.parallel import hosts
 from transformer_jax.runtime import files
@@ -437,10 +437,8 @@ def read_predictions(workdir: Path, split: str) -> Predictions:
 def _read_objects(workdir: Path, name: str, content: str) -> list[dict[str, Any]]:
     """JSON objects of a file of lines, without lines that a kill has torn."""
     objects = []
-    try:
+    with user_errors(f"{workdir} has no {content} to draw: {name}", kinds=OSError):
         for line in read_lines(workdir / name):
             with contextlib.suppress(ValueError, RecursionError):
                 objects.append(files.parse_json(line))
-    except OSError as error:
-        raise UserError(f"{workdir} has no {content} to draw: {name}: {error}") from error
     return [item for item in objects if isinstance(item, dict)]

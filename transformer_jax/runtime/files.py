@@ -97,13 +97,13 @@ def cache_folder(name: str) -> Path | None:
     """Folder for files that can be made or fetched again: $XDG_CACHE_HOME/transformer_jax/`name`.
 
     The default of $XDG_CACHE_HOME is ~/.cache. The folder need not exist. None if the user has no
-    home.
+    home. The path is absolute, so that `buckets.copies.write_back` recognizes what is below it.
     """
     try:
         root = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     except RuntimeError:
         return None
-    return root / "transformer_jax" / name
+    return root.absolute() / "transformer_jax" / name
 
 
 def open_regular(path: Path) -> BufferedReader:

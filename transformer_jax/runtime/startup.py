@@ -14,7 +14,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 
-from transformer_jax.errors import UserError
+from transformer_jax.errors import UserError, user_errors
 
 COMPILERS = ("libtpu", "jax_cuda13_plugin", "jax_cuda12_plugin")
 """Packages with which `plan` compiles for devices that are not present."""
@@ -81,10 +81,8 @@ def check_environment() -> None:
     """
     if "jax" not in sys.modules and os.environ.get("XLA_FLAGS"):
         _check_xla_flags(os.environ["XLA_FLAGS"])
-    try:
+    with user_errors("a variable of the environment cannot be used"):
         import jax  # noqa: F401
-    except ValueError as error:
-        raise UserError(f"a variable of the environment cannot be used: {error}") from error
 
 
 def _check_xla_flags(flags: str) -> None:

@@ -23,10 +23,12 @@ Score = Callable[[Sequence[str], Sequence[str]], dict[str, Any]]
 class LowerIsBetter:
     """An entry of `METRICS` whose lowest value is the best."""
 
-    score: Score
+    score: Callable[..., dict[str, Any]]
 
-    def __call__(self, outputs: Sequence[str], references: Sequence[str]) -> dict[str, Any]:
-        return self.score(outputs, references)
+    def __call__(
+        self, outputs: Sequence[str], references: Sequence[str], **options: Any
+    ) -> dict[str, Any]:
+        return self.score(outputs, references, **options)
 
 
 METRICS: Registry[Score] = Registry(

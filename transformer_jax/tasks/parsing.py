@@ -11,7 +11,7 @@ import numpy as np
 
 from transformer_jax.data.examples import Corpus, Example, Features
 from transformer_jax.decoding import truncate_at_eos
-from transformer_jax.errors import UserError
+from transformer_jax.errors import UserError, user_errors
 from transformer_jax.inference.config import DecodeConfig
 from transformer_jax.inference.model_inputs import ModelInputs, pair_inputs
 from transformer_jax.inference.seq2seq_search import Outputs, Request, Seq2SeqSearch
@@ -72,10 +72,8 @@ def target_tree(example: Mapping[str, str]) -> Tree:
     source."""
     words = split_words(example["source"])
     target = example["target"]
-    try:
+    with user_errors(f"{target!r} is no tree"):
         tree = parse_tree(target)
-    except ValueError as error:
-        raise UserError(f"{target!r} is no tree: {error}") from error
     if tree.words() != words:
         raise UserError(f"{target!r} is no tree over the words {' '.join(words)!r}")
     return tree

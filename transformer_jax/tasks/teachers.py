@@ -52,7 +52,7 @@ class ModelTeacher:
     def predictions(self, params: Params, batch: Batch, inputs: Any, method: str) -> Any:
         """Returns what `Distillation.of_taught` compares with, of the inputs and the method of the
         student's model that predicts."""
-        with auxiliary.collect():  # a teacher's are not trained
+        with auxiliary.outside_training():
             return apply_model(self.task.model, params, *inputs, method=method)
 
 

@@ -17,11 +17,12 @@ from transformer_jax.tokenization.specials import (
     Frame,
     SpecialTokens,
 )
-from transformer_jax.tokenization.subword_sampling import SampledTokenizer, resegmenter_of
 from transformer_jax.tokenization.tokenizer import (
+    SampledTokenizer,
     Tokenizer,
     encode_batch,
     encode_plain,
+    resegmenter_of,
     special_token_ids,
 )
 from transformer_jax.tokenization.vocabularies import (

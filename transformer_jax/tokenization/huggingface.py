@@ -9,8 +9,8 @@ import contextlib
 import json
 import os
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import cached_property
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache
 from itertools import accumulate
 from typing import Any
 
@@ -26,6 +26,7 @@ from transformer_jax.tokenization.specials import (
     UNK,
     WORDPIECE_SPECIAL_PIECES,
     WORDPIECE_SPECIALS,
+    Frame,
 )
 from transformer_jax.tokenization.subword_sampling import (
     SPACE,
@@ -37,9 +38,8 @@ from transformer_jax.tokenization.subword_sampling import (
 )
 from transformer_jax.tokenization.tokenizer import (
     StoredTokenizer,
+    Vocabulary,
     begins_with_space,
-    encode_words_separately,
-    replace_lone_surrogates,
 )
 
 BYTE_CHARACTERS = sorted(pre_tokenizers.ByteLevel.alphabet())
@@ -78,31 +78,61 @@ class HuggingFaceTokenizer(StoredTokenizer):
     def __init__(self, model: bytes):
         """Loads the library's JSON, as trained here."""
         self._tokenizer = _from_json(model)
-        vocab = self._tokenizer.get_vocab()
-        pieces = sorted(vocab, key=lambda piece: vocab[piece])
-        super().__init__(model, pieces, word_starts(self._tokenizer))
+        super().__init__(model, huggingface_vocabulary(self._tokenizer))
         is_wordpiece = isinstance(self._tokenizer.model, models.WordPiece)
         self.specials = WORDPIECE_SPECIALS if is_wordpiece else DEFAULT_SPECIALS
-        self._separator = "" if is_wordpiece else " "
+        self._adds_space = is_wordpiece
 
     def library_tokenizer(self) -> tokenizers.Tokenizer:
         """Copy of the library's own tokenizer object."""
         return tokenizers.Tokenizer.from_str(self._tokenizer.to_str())
 
-    def encode(self, text: str) -> list[int]:
-        return self._tokenizer.encode(replace_lone_surrogates(text), add_special_tokens=False).ids
 
-    def encode_words(self, words: Sequence[str]) -> list[list[int]]:
-        return encode_words_separately(words, self, self._separator)
+def huggingface_vocabulary(tokenizer: tokenizers.Tokenizer) -> Vocabulary:
+    """The functions of a tokenizer, which no longer pads or truncates."""
+    tokenizer.no_padding()
+    tokenizer.no_truncation()
+    ids = tokenizer.get_vocab(with_added_tokens=True)
+    added = tokenizer.get_added_tokens_decoder()
 
-    def decode(self, ids: Iterable[int]) -> str:
-        ordinary = [int(i) for i in ids if i not in self.specials.ids]
-        return self._tokenizer.decode(ordinary, skip_special_tokens=False)
+    @cache
+    def plain() -> tokenizers.Tokenizer:
+        copy = tokenizers.Tokenizer.from_str(tokenizer.to_str())
+        copy.encode_special_tokens = True  # as ordinary characters
+        return copy
 
-    @cached_property
-    def resegmenter(self) -> Resegmenter | None:
-        """Draws other tokens for encoded text, for subword regularization; None for WordPiece."""
-        return huggingface_resegmenter(self._tokenizer)
+    return Vocabulary(
+        pieces=pieces_by_id(ids),
+        encode=lambda text: tokenizer.encode(text, add_special_tokens=False).ids,
+        encode_plain=lambda text: plain().encode(text, add_special_tokens=False).ids,
+        decode=lambda ids: tokenizer.decode(ids, skip_special_tokens=False),
+        special=[i for i, token in added.items() if token.special],
+        frame=_frame(tokenizer),
+        begins_word=word_starts(tokenizer),
+        make_resegmenter=lambda: huggingface_resegmenter(tokenizer),
+    )
+
+
+def _frame(tokenizer: tokenizers.Tokenizer) -> Frame | None:
+    """Special tokens that the post-processor adds to one text and to a pair."""
+    if tokenizer.post_processor is None:
+        return None
+    # The sequence id of a token is 0 in the first text, 1 in the second, None for a special token.
+    single = tokenizer.encode("a")
+    pair = tokenizer.encode("a", "a")
+    if 0 not in single.sequence_ids or 1 not in pair.sequence_ids:
+        return None
+    head = single.ids[: single.sequence_ids.index(0)]
+    tail = single.ids[len(single) - single.sequence_ids[::-1].index(0) :]
+    end_of_first = len(pair) - pair.sequence_ids[::-1].index(0)
+    between = pair.ids[end_of_first : pair.sequence_ids.index(1)]
+    return Frame(tuple(head), tuple(tail), tuple(between)) if head or tail else None
+
+
+def pieces_by_id(vocab: Mapping[str, int]) -> list[str | None]:
+    """Pieces in the order of their ids; None for ids without a piece."""
+    by_id = {i: piece for piece, i in vocab.items()}
+    return [by_id.get(i) for i in range(1 + max(by_id))]
 
 
 def word_starts(tokenizer: tokenizers.Tokenizer) -> Callable[[str], bool]:

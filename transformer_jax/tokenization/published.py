@@ -7,10 +7,9 @@ special tokens by role, and the number of ids."""
 import base64
 import dataclasses
 import fnmatch
-import functools
 import itertools
 import json
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,6 @@ from transformer_jax.tokenization.published_formats import (
     FORMATS,
     SPECIAL_MAP,
     Files,
-    Vocabulary,
     check_settings,
     declared_special,
     read_chat_template,
@@ -30,12 +28,7 @@ from transformer_jax.tokenization.published_formats import (
     token_text,
 )
 from transformer_jax.tokenization.specials import Frame, SpecialTokens
-from transformer_jax.tokenization.subword_sampling import Resegmenter
-from transformer_jax.tokenization.tokenizer import (
-    StoredTokenizer,
-    encode_words_separately,
-    replace_lone_surrogates,
-)
+from transformer_jax.tokenization.tokenizer import StoredTokenizer, Vocabulary
 
 _CONFIG_FILES = (CONFIG, SPECIAL_MAP, CHAT_TEMPLATE)
 
@@ -73,11 +66,11 @@ class PublishedTokenizer(StoredTokenizer):
         stored = json.loads(content)
         self.format: str = stored["format"]
         self.files: Files = {name: base64.b64decode(text) for name, text in stored["files"].items()}
-        self._vocabulary = _build_vocabulary(self.format, self.files, stored["side"])
-        pieces = [*self._vocabulary.pieces]
-        pieces += [None] * (stored["vocab_size"] - len(pieces))
-        super().__init__(content, pieces, self._vocabulary.begins_word)
-        self.specials = _read_specials(stored["specials"], pieces)
+        vocabulary = _build_vocabulary(self.format, self.files, stored["side"])
+        super().__init__(content, vocabulary, stored["vocab_size"])
+        unused = [i for i, piece in enumerate(vocabulary.pieces) if piece is None]
+        unused += range(len(vocabulary.pieces), self.vocab_size)
+        self.specials = _read_specials(stored["specials"], unused)
 
     @property
     def chat_template(self) -> str | None:
@@ -95,26 +88,6 @@ class PublishedTokenizer(StoredTokenizer):
             if isinstance(text, str):
                 tokens[name] = text
         return tokens
-
-    @functools.cached_property
-    def resegmenter(self) -> Resegmenter | None:
-        """Draws other tokens for encoded text, for subword regularization; None if it cannot."""
-        return self._vocabulary.make_resegmenter()
-
-    def encode(self, text: str) -> list[int]:
-        """Token ids of a text, without special tokens around them. Reads spelled-out ones."""
-        return self._vocabulary.encode(replace_lone_surrogates(text))
-
-    def encode_plain(self, text: str) -> list[int]:
-        return self._vocabulary.encode_plain(replace_lone_surrogates(text))
-
-    def encode_words(self, words: Sequence[str]) -> list[list[int]]:
-        # Some tokenizers add a space before each text.
-        adds_space = self._vocabulary.decode(self.encode("a") * 2) == "a a"
-        return encode_words_separately(words, self, "" if adds_space else " ")
-
-    def decode(self, ids: Iterable[int]) -> str:
-        return self._vocabulary.decode([int(i) for i in ids if i not in self.specials.ids])
 
 
 def import_tokenizer(
@@ -264,14 +237,14 @@ def _serialize(
     return (json.dumps(stored, indent=1) + "\n").encode()
 
 
-def _read_specials(fields: Mapping[str, Any], pieces: Sequence[str | None]) -> SpecialTokens:
-    """Stored special tokens. Ids without a piece are unused."""
+def _read_specials(fields: Mapping[str, Any], unused: Iterable[int]) -> SpecialTokens:
+    """Stored special tokens, and the ids without a piece."""
     frames = {
         name: Frame(**{part: tuple(ids) for part, ids in fields[name].items()})
         for name in ("translation", "encoder")
     }
     others = {name: tuple(fields.get(name, ())) for name in (ENDS, "others")}
-    others["unused"] = tuple(i for i, piece in enumerate(pieces) if piece is None)
+    others["unused"] = tuple(unused)
     return SpecialTokens(**{**fields, **frames, **others})
 
 

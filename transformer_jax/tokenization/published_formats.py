@@ -5,12 +5,11 @@ Reading executes nothing from a file. A special token that a text spells out is 
 as the original libraries do.
 """
 
-import functools
 import json
 import logging
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import tokenizers
@@ -18,14 +17,16 @@ import tokenizers
 from transformer_jax.ranges import short_repr
 from transformer_jax.tokenization.huggingface import (
     byte_bpe,
-    huggingface_resegmenter,
-    word_starts,
+    huggingface_vocabulary,
+    pieces_by_id,
     wordpiece,
 )
-from transformer_jax.tokenization.sentencepiece import load_sentencepiece, sentencepiece_resegmenter
-from transformer_jax.tokenization.specials import Frame
-from transformer_jax.tokenization.subword_sampling import Resegmenter
-from transformer_jax.tokenization.tokenizer import SpelledTokens, begins_with_space
+from transformer_jax.tokenization.sentencepiece import (
+    load_sentencepiece,
+    sentencepiece_resegmenter,
+    sentencepiece_vocabulary,
+)
+from transformer_jax.tokenization.tokenizer import SpelledTokens, Vocabulary
 
 logger = logging.getLogger(__name__)
 
@@ -36,34 +37,6 @@ CONFIG = "tokenizer_config.json"
 SPECIAL_MAP = "special_tokens_map.json"
 CHAT_TEMPLATE = "chat_template.jinja"
 """Read if they are in the same folder as the files of a format."""
-
-
-@dataclass(frozen=True)
-class Vocabulary:
-    """Encoding and decoding functions of a published tokenizer.
-
-    Attributes:
-      pieces: vocabulary entry of each id; None for unused ids.
-      encode: text -> ids, without special tokens around them. Reads spelled-out special tokens.
-      encode_plain: the same, but encodes spelled-out special tokens as ordinary characters.
-      decode: ids -> text.
-      special: ids that the files declare as special tokens.
-      roles: role -> id, as far as the files declare roles, such as {"eos": 1}.
-      frame: special tokens that the files add to a text; None if they do not say.
-      begins_word: True for a piece that is written as the first of a word.
-      make_resegmenter: makes what draws other tokens for encoded text; None if the model has one
-        segmentation of a text.
-    """
-
-    pieces: Sequence[str | None]
-    encode: Callable[[str], list[int]]
-    encode_plain: Callable[[str], list[int]]
-    decode: Callable[[list[int]], str]
-    special: Collection[int] = ()
-    roles: Mapping[str, int] = field(default_factory=dict)
-    frame: Frame | None = None
-    begins_word: Callable[[str], bool] = begins_with_space
-    make_resegmenter: Callable[[], Resegmenter | None] = lambda: None
 
 
 _IGNORED_SETTINGS = frozenset(
@@ -175,12 +148,6 @@ def read_chat_template(files: Files) -> str | None:
     return template if isinstance(template, str) else None
 
 
-def _pieces_by_id(vocab: Mapping[str, int]) -> list[str | None]:
-    """Pieces in the order of their ids; None for ids without a piece."""
-    by_id = {i: piece for piece, i in vocab.items()}
-    return [by_id.get(i) for i in range(1 + max(by_id))]
-
-
 def token_text(token: Any) -> str:
     """Text of a token in a settings file, given as a string or as an object."""
     return token["content"] if isinstance(token, Mapping) else token
@@ -190,7 +157,7 @@ def tokenizer_json(files: Files, side: str) -> Vocabulary:
     """Hugging Face's format, with any model, normalizer and pre-tokenizer."""
     if json.loads(files["tokenizer.json"])["model"].get("dropout"):
         raise ValueError("its model drops merges at random (dropout); tokens must not be random")
-    return _hugging_face(tokenizers.Tokenizer.from_str(files["tokenizer.json"].decode()))
+    return huggingface_vocabulary(tokenizers.Tokenizer.from_str(files["tokenizer.json"].decode()))
 
 
 def gpt2(files: Files, side: str) -> Vocabulary:
@@ -200,7 +167,7 @@ def gpt2(files: Files, side: str) -> Vocabulary:
     pairs = [tuple(line.split(" ")) for line in lines if line and not line.startswith("#version")]
     spaced = bool(read_settings(files).get("add_prefix_space", False))
     tokenizer = byte_bpe(vocab, [(a, b) for a, b in pairs], add_prefix_space=spaced)
-    return _hugging_face(_with_special_tokens(tokenizer, files))
+    return huggingface_vocabulary(_with_special_tokens(tokenizer, files))
 
 
 def bert(files: Files, side: str) -> Vocabulary:
@@ -219,7 +186,7 @@ def bert(files: Files, side: str) -> Vocabulary:
         strip_accents=settings.get("strip_accents"),
         handle_chinese_chars=settings.get("tokenize_chinese_chars", True),
     )
-    return _hugging_face(_with_special_tokens(tokenizer, files))
+    return huggingface_vocabulary(_with_special_tokens(tokenizer, files))
 
 
 _USUAL_SPECIALS = (
@@ -247,46 +214,6 @@ def _with_special_tokens(tokenizer: tokenizers.Tokenizer, files: Files) -> token
     return tokenizer
 
 
-def _hugging_face(tokenizer: tokenizers.Tokenizer) -> Vocabulary:
-    tokenizer.no_padding()
-    tokenizer.no_truncation()
-    ids = tokenizer.get_vocab(with_added_tokens=True)
-    added = tokenizer.get_added_tokens_decoder()
-
-    @functools.cache
-    def plain() -> tokenizers.Tokenizer:
-        copy = tokenizers.Tokenizer.from_str(tokenizer.to_str())
-        copy.encode_special_tokens = True  # as ordinary characters
-        return copy
-
-    return Vocabulary(
-        pieces=_pieces_by_id(ids),
-        encode=lambda text: tokenizer.encode(text, add_special_tokens=False).ids,
-        encode_plain=lambda text: plain().encode(text, add_special_tokens=False).ids,
-        decode=lambda ids: tokenizer.decode(ids, skip_special_tokens=False),
-        special=[i for i, token in added.items() if token.special],
-        frame=_frame(tokenizer),
-        begins_word=word_starts(tokenizer),
-        make_resegmenter=lambda: huggingface_resegmenter(tokenizer),
-    )
-
-
-def _frame(tokenizer: tokenizers.Tokenizer) -> Frame | None:
-    """Special tokens that the post-processor adds to one text and to a pair."""
-    if tokenizer.post_processor is None:
-        return None
-    # The sequence id of a token is 0 in the first text, 1 in the second, None for a special token.
-    single = tokenizer.encode("a")
-    pair = tokenizer.encode("a", "a")
-    if 0 not in single.sequence_ids or 1 not in pair.sequence_ids:
-        return None
-    head = single.ids[: single.sequence_ids.index(0)]
-    tail = single.ids[len(single) - single.sequence_ids[::-1].index(0) :]
-    end_of_first = len(pair) - pair.sequence_ids[::-1].index(0)
-    between = pair.ids[end_of_first : pair.sequence_ids.index(1)]
-    return Frame(tuple(head), tuple(tail), tuple(between)) if head or tail else None
-
-
 def sentencepiece(files: Files, side: str) -> Vocabulary:
     """A sentencepiece model. For T5's, sentinels follow the pieces of the model."""
     ((name, content),) = (item for item in files.items() if item[0].endswith(".model"))
@@ -296,7 +223,7 @@ def sentencepiece(files: Files, side: str) -> Vocabulary:
         raise ValueError("its text is made lower case before; use tokenizer.json instead")
     processor = load_sentencepiece(content)
     count = processor.get_piece_size()
-    pieces: list[str] = [processor.id_to_piece(i) for i in range(count)]
+    pieces: list[str] = processor.id_to_piece(list(range(count)))
     roles = {
         "unk": processor.unk_id(),
         "pad": processor.pad_id(),
@@ -309,16 +236,13 @@ def sentencepiece(files: Files, side: str) -> Vocabulary:
     pieces += [f"<extra_id_{i}>" for i in reversed(range(extra))]
     controls = [i for i in range(count) if processor.is_control(i) or processor.is_unknown(i)]
     special = {pieces[i]: i for i in (*controls, *range(count, count + extra))}
-    return Vocabulary(
-        pieces,
-        functools.partial(SpelledTokens(special).encode, encode=processor.encode),
-        processor.encode,
-        lambda ids: processor.decode([i for i in ids if i < count]),
-        tuple(special.values()),
-        {role: i for role, i in roles.items() if i >= 0},
-        make_resegmenter=lambda: sentencepiece_resegmenter(
-            processor, {piece: i for i, piece in enumerate(pieces) if i < count}
-        ),
+    return replace(
+        sentencepiece_vocabulary(processor),
+        pieces=pieces,
+        encode=SpelledTokens(special, processor.encode),
+        decode=lambda ids: processor.decode([i for i in ids if i < count]),
+        special=tuple(special.values()),
+        roles={role: i for role, i in roles.items() if i >= 0},
     )
 
 
@@ -331,7 +255,7 @@ def marian(files: Files, side: str) -> Vocabulary:
     processor = load_sentencepiece(files["target.spm" if is_target else "source.spm"])
     has_own_ids = is_target and "target_vocab.json" in files
     vocab: dict[str, int] = json.loads(files[f"{'target_' if has_own_ids else ''}vocab.json"])
-    pieces = _pieces_by_id(vocab)
+    pieces = pieces_by_id(vocab)
     unknown = vocab["<unk>"]
     names: tuple[str, ...] = ("</s>", "<pad>", "<unk>")
     special = {piece: vocab[piece] for piece in names if piece in vocab}
@@ -351,7 +275,7 @@ def marian(files: Files, side: str) -> Vocabulary:
 
     return Vocabulary(
         pieces,
-        functools.partial(SpelledTokens(special).encode, encode=encode),
+        SpelledTokens(special, encode),
         encode_text,
         decode,
         [*special.values(), *(i for piece, i in vocab.items() if re.fullmatch(">>.*<<", piece))],

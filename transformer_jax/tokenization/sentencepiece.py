@@ -8,7 +8,7 @@ import re
 import sys
 import tempfile
 import unicodedata
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -35,8 +35,7 @@ from transformer_jax.tokenization.subword_sampling import (
 )
 from transformer_jax.tokenization.tokenizer import (
     StoredTokenizer,
-    begins_with_space,
-    encode_words_separately,
+    Vocabulary,
     replace_lone_surrogates,
 )
 
@@ -76,17 +75,20 @@ class SentencePieceTokenizer(StoredTokenizer):
         Raises:
           ValueError: `model` is not a sentencepiece model, or was not trained by this package.
         """
-        self._processor = load_sentencepiece(model)
-        p = self._processor
+        p = load_sentencepiece(model)
         if (p.pad_id(), p.unk_id(), p.bos_id(), p.eos_id()) != (PAD, UNK, BOS, EOS):
             raise ValueError(f"the model's ids of pad, unk, bos, eos are not 0 to {EOS}")
-        pieces = p.id_to_piece(list(range(p.get_piece_size())))
-        super().__init__(model, pieces, begins_with_space)
+        super().__init__(model, sentencepiece_vocabulary(p))
+        self._processor = p
+        self._adds_space = p.normalize(" ") == ""  # otherwise whitespace is kept as text
         self._word_ids: dict[str, tuple[int, ...]] = {}
 
     def encode(self, text: str) -> list[int]:
         """Token ids of a text. With "nmt_nfkc", text of whitespace alone has none."""
         return self.encode_batch([text])[0]
+
+    def encode_plain(self, text: str) -> list[int]:
+        return self.encode(text)
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
         """`encode` of each text; words that are new in the batch are encoded together."""
@@ -121,23 +123,6 @@ class SentencePieceTokenizer(StoredTokenizer):
             return [self._processor.encode(text) for text in valid]
         return self._processor.encode(valid, num_threads=1)
 
-    def encode_words(self, words: Sequence[str]) -> list[list[int]]:
-        return encode_words_separately(words, self, " " if self._keeps_whitespace else "")
-
-    def decode(self, ids: Iterable[int]) -> str:
-        return self._processor.decode([int(i) for i in ids if i not in self.specials.ids])
-
-    @cached_property
-    def resegmenter(self) -> Resegmenter:
-        """Draws other tokens for encoded text, for subword regularization."""
-        ids = {piece: i for i, piece in enumerate(self._pieces)}
-        return sentencepiece_resegmenter(self._processor, ids)
-
-    @cached_property
-    def _keeps_whitespace(self) -> bool:
-        """True if whitespace is kept as text. Otherwise a space is added before each text."""
-        return self._processor.normalize(" ") != ""
-
     @cached_property
     def _can_encode_by_word(self) -> bool:
         """True if the ids of a text are the ids of its words, concatenated.
@@ -149,7 +134,7 @@ class SentencePieceTokenizer(StoredTokenizer):
         pieces = self.pieces(range(NUM_SPECIALS, self.vocab_size))
         return (
             _ranks_merges(_scores(self._processor))
-            and not self._keeps_whitespace
+            and self._adds_space
             and not any("▁" in piece[1:] for piece in pieces)
         )
 
@@ -162,6 +147,20 @@ def load_sentencepiece(content: bytes) -> sentencepiece.SentencePieceProcessor:
         return sentencepiece.SentencePieceProcessor(model_proto=content)
     except RuntimeError as error:
         raise ValueError("this is no sentencepiece model") from error
+
+
+def sentencepiece_vocabulary(processor: sentencepiece.SentencePieceProcessor) -> Vocabulary:
+    """The functions of a model. They read no special token in a text."""
+    pieces: list[str] = processor.id_to_piece(list(range(processor.get_piece_size())))
+    return Vocabulary(
+        pieces,
+        processor.encode,
+        processor.encode,
+        processor.decode,
+        make_resegmenter=lambda: sentencepiece_resegmenter(
+            processor, {piece: i for i, piece in enumerate(pieces)}
+        ),
+    )
 
 
 def sentencepiece_resegmenter(

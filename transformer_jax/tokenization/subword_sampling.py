@@ -14,11 +14,8 @@ import math
 import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-
-from transformer_jax.tokenization.tokenizer import Tokenizer, encode_plain
 
 SPACE = "▁"
 """Space in the pieces of sentencepiece."""
@@ -193,44 +190,3 @@ class Resegmenter:
 def starts_at_spaces(pieces: Sequence[str]) -> list[bool]:
     """Implements `StartsWord` for sentencepiece."""
     return [piece.startswith(SPACE) for piece in pieces]
-
-
-class SampledTokenizer:
-    """A `Tokenizer` whose texts get tokens drawn at random; otherwise the given tokenizer.
-
-    Args:
-      tokenizer: a tokenizer with a `resegmenter`.
-      rate: as `tokenizer.sampling`.
-      rng: draws the tokens.
-    """
-
-    def __init__(self, tokenizer: Tokenizer, rate: float, rng: np.random.Generator):
-        self._tokenizer = tokenizer
-        self._rate = rate
-        self._rng = rng
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._tokenizer, name)
-
-    def resegment(self, ids: Iterable[int]) -> list[int]:
-        """Token ids of the text of `ids`, drawn at random."""
-        draw = resegmenter_of(self._tokenizer)
-        assert draw
-        return draw(ids, self._rate, self._rng)
-
-    def encode(self, text: str) -> list[int]:
-        return self.resegment(self._tokenizer.encode(text))
-
-    def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
-        return [self.encode(text) for text in texts]
-
-    def encode_plain(self, text: str) -> list[int]:
-        return self.resegment(encode_plain(self._tokenizer, text))
-
-    def encode_words(self, words: Sequence[str]) -> list[list[int]]:
-        return [self.resegment(ids) for ids in self._tokenizer.encode_words(words)]
-
-
-def resegmenter_of(tokenizer: Any) -> Resegmenter | None:
-    """The `Resegmenter` of a tokenizer; None if its kind has one segmentation."""
-    return getattr(tokenizer, "resegmenter", None)

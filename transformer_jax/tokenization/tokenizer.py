@@ -2,11 +2,16 @@
 """The interface of all tokenizers, and functions that their implementations share."""
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Protocol
 
+import numpy as np
+
 from transformer_jax.summary import Summarized
-from transformer_jax.tokenization.specials import SpecialTokens
+from transformer_jax.tokenization.specials import Frame, SpecialTokens
+from transformer_jax.tokenization.subword_sampling import Resegmenter
 
 _LONE_SURROGATES = re.compile("[\ud800-\udfff]")
 
@@ -59,11 +64,21 @@ class BaseTokenizer(Summarized):
     """Base class of the tokenizers here: shows a summary in place of the vocabulary.
 
     `starts_word` asks for `_is_word_start`: for each id, True if its piece is written as the first
-    of a word.
+    of a word. `vocab_size` and `pieces` ask for `_pieces`, unless a subclass has its own.
     """
 
     specials: SpecialTokens
+    _pieces: Sequence[str]
     _is_word_start: Sequence[bool]
+
+    @property
+    def vocab_size(self) -> int:
+        """Number of ids."""
+        return len(self._pieces)
+
+    def pieces(self, ids: Iterable[int]) -> list[str]:
+        """Implements `Tokenizer.pieces`."""
+        return [self._pieces[i] for i in ids]
 
     def starts_word(self, ids: Iterable[int]) -> list[bool]:
         """Implements `Tokenizer.starts_word`."""
@@ -92,59 +107,144 @@ class BaseTokenizer(Summarized):
         }
 
 
-class StoredTokenizer(BaseTokenizer):
-    """Base class of the tokenizers that libraries wrote into a file.
-
-    Args:
-      content: of the file, from which copies in other processes are made.
-      pieces: vocabulary entry of each id; None for unused ids.
-      begins_word: True for a piece that is written as the first of a word.
-    """
-
-    def __init__(
-        self, content: bytes, pieces: Iterable[str | None], begins_word: Callable[[str], bool]
-    ):
-        self.content = content
-        self._pieces = [piece or "⟨unused⟩" for piece in pieces]
-        self._is_word_start = list(map(begins_word, self._pieces))
-
-    def __reduce__(self) -> tuple[type, tuple[bytes]]:
-        return type(self), (self.content,)
-
-    @property
-    def vocab_size(self) -> int:
-        """Number of ids."""
-        return len(self._pieces)
-
-    def pieces(self, ids: Iterable[int]) -> list[str]:
-        """Implements `Tokenizer.pieces`."""
-        return [self._pieces[i] for i in ids]
-
-
 def begins_with_space(piece: str) -> bool:
     """Returns True for a piece of sentencepiece that begins a word."""
     return piece.startswith("▁") or piece[:1].isspace()
 
 
-class SpelledTokens:
-    """Reads tokens that a text spells out, the longest first: one may begin another.
+@dataclass(frozen=True)
+class Vocabulary:
+    """Encoding and decoding functions of a library's tokenizer.
 
-    Args:
-      ids: piece -> id.
+    Attributes:
+      pieces: vocabulary entry of each id; None for unused ids.
+      encode: text -> ids, without special tokens around them. Reads spelled-out special tokens.
+      encode_plain: the same, but encodes spelled-out special tokens as ordinary characters.
+      decode: ids -> text.
+      special: ids that the files declare as special tokens.
+      roles: role -> id, as far as the files declare roles, such as {"eos": 1}.
+      frame: special tokens that the files add to a text; None if they do not say.
+      begins_word: True for a piece that is written as the first of a word.
+      make_resegmenter: makes what draws other tokens for encoded text; None if the model has one
+        segmentation of a text.
     """
 
-    def __init__(self, ids: Mapping[str, int]):
+    pieces: Sequence[str | None]
+    encode: Callable[[str], list[int]]
+    encode_plain: Callable[[str], list[int]]
+    decode: Callable[[list[int]], str]
+    special: Collection[int] = ()
+    roles: Mapping[str, int] = field(default_factory=dict)
+    frame: Frame | None = None
+    begins_word: Callable[[str], bool] = begins_with_space
+    make_resegmenter: Callable[[], Resegmenter | None] = lambda: None
+
+
+class StoredTokenizer(BaseTokenizer):
+    """Base class of the tokenizers that libraries run.
+
+    Args:
+      content: of the tokenizer's file, from which copies in other processes are made.
+      vocabulary: the library's functions.
+      num_ids: number of ids, if there are more than pieces.
+    """
+
+    def __init__(self, content: bytes, vocabulary: Vocabulary, num_ids: int = 0):
+        self.content = content
+        self._vocabulary = vocabulary
+        unused = [None] * (num_ids - len(vocabulary.pieces))
+        self._pieces = [piece or "⟨unused⟩" for piece in (*vocabulary.pieces, *unused)]
+        self._is_word_start = list(map(vocabulary.begins_word, self._pieces))
+
+    def __reduce__(self) -> tuple[type, tuple[bytes]]:
+        return type(self), (self.content,)
+
+    @cached_property
+    def resegmenter(self) -> Resegmenter | None:
+        """Draws other tokens for encoded text, for subword regularization; None if it cannot."""
+        return self._vocabulary.make_resegmenter()
+
+    def encode(self, text: str) -> list[int]:
+        """Token ids of a text, without special tokens around them. Reads spelled-out ones."""
+        return self._vocabulary.encode(replace_lone_surrogates(text))
+
+    def encode_plain(self, text: str) -> list[int]:
+        """Token ids of a text, with spelled-out special tokens encoded as ordinary characters."""
+        return self._vocabulary.encode_plain(replace_lone_surrogates(text))
+
+    def encode_words(self, words: Sequence[str]) -> list[list[int]]:
+        return encode_words_separately(words, self, "" if self._adds_space else " ")
+
+    @cached_property
+    def _adds_space(self) -> bool:
+        """True if a space is added before each text."""
+        return self._vocabulary.decode(self.encode("a") * 2) == "a a"
+
+    def decode(self, ids: Iterable[int]) -> str:
+        return self._vocabulary.decode([int(i) for i in ids if i not in self.specials.ids])
+
+
+class SampledTokenizer:
+    """A `Tokenizer` whose texts get tokens drawn at random; otherwise the given tokenizer.
+
+    Args:
+      tokenizer: a tokenizer with a `resegmenter`.
+      rate: as `tokenizer.sampling`.
+      rng: draws the tokens.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, rate: float, rng: np.random.Generator):
+        self._tokenizer = tokenizer
+        self._rate = rate
+        self._rng = rng
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._tokenizer, name)
+
+    def resegment(self, ids: Iterable[int]) -> list[int]:
+        """Token ids of the text of `ids`, drawn at random."""
+        draw = resegmenter_of(self._tokenizer)
+        assert draw
+        return draw(ids, self._rate, self._rng)
+
+    def encode(self, text: str) -> list[int]:
+        return self.resegment(self._tokenizer.encode(text))
+
+    def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
+        return [self.encode(text) for text in texts]
+
+    def encode_plain(self, text: str) -> list[int]:
+        return self.resegment(encode_plain(self._tokenizer, text))
+
+    def encode_words(self, words: Sequence[str]) -> list[list[int]]:
+        return [self.resegment(ids) for ids in self._tokenizer.encode_words(words)]
+
+
+def resegmenter_of(tokenizer: Any) -> Resegmenter | None:
+    """The `Resegmenter` of a tokenizer; None if its kind has one segmentation."""
+    return getattr(tokenizer, "resegmenter", None)
+
+
+class SpelledTokens:
+    """Encodes a text that may spell tokens, of which it reads the longest: one may begin another.
+
+    Args:
+      ids: piece of each such token -> id.
+      encode: encodes the parts between the tokens.
+    """
+
+    def __init__(self, ids: Mapping[str, int], encode: Callable[[str], list[int]]):
         self._ids = ids
+        self._encode = encode
         pieces = sorted(ids, key=len, reverse=True)
         self._pattern = re.compile(f"({'|'.join(map(re.escape, pieces))})")
 
-    def encode(self, text: str, encode: Callable[[str], list[int]]) -> list[int]:
-        """Token ids of a text; `encode` gives those of the parts between the tokens."""
+    def __call__(self, text: str) -> list[int]:
         if not self._ids:
-            return encode(text)
+            return self._encode(text)
         tokens: list[int] = []
         for part in self._pattern.split(text):
-            tokens += [self._ids[part]] if part in self._ids else encode(part)
+            tokens += [self._ids[part]] if part in self._ids else self._encode(part)
         return tokens
 
 

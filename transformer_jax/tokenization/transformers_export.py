@@ -205,7 +205,9 @@ def _library_model(sentencepiece: SentencePieceTokenizer, proto: Any) -> models.
         return models.Unigram(scored, unk_id=spec.unk_id, byte_fallback=spec.byte_fallback)
     if kind not in (_BPE, _CHAR):
         raise ValueError("tokenizer.kind 'word' has no counterpart in Hugging Face's tokenizers")
-    segmenter = sentencepiece.resegmenter.segmenter
+    resegmenter = sentencepiece.resegmenter
+    assert resegmenter
+    segmenter = resegmenter.segmenter
     return models.BPE(
         {piece: i for i, piece in enumerate(pieces)},
         list(segmenter.ranks) if isinstance(segmenter, BpeDropout) else [],

@@ -31,17 +31,15 @@ from transformer_jax.runtime.files import read_regular, remove
 from transformer_jax.summary import Summarized, counted
 from transformer_jax.tokenization.config import TOKENIZERS, TokenizerConfig
 from transformer_jax.tokenization.specials import DEFAULT_SPECIALS, MASK_PIECE, SpecialTokens
-from transformer_jax.tokenization.subword_sampling import (
-    Resegmenter,
-    SampledTokenizer,
-    resegmenter_of,
-)
+from transformer_jax.tokenization.subword_sampling import Resegmenter
 from transformer_jax.tokenization.tokenizer import (
     BaseTokenizer,
+    SampledTokenizer,
     SpelledTokens,
     Tokenizer,
     encode_plain,
     replace_lone_surrogates,
+    resegmenter_of,
 )
 from transformer_jax.tokenization.word_level import Labels, SymbolTokenizer
 
@@ -474,26 +472,19 @@ class ExtendedTokenizer(BaseTokenizer):
         self.base = base
         self.specials = replace(base.specials, mask=mask, extra=extra)
         extra_pieces = [f"⟨extra_{i}⟩" for i in range(num_extra)]
-        self._added = [*[MASK_PIECE] * masks, *extra_pieces, *tags]
-        spelled = {
-            piece: first + i for i, piece in enumerate(self._added) if piece not in extra_pieces
-        }
+        added = [*[MASK_PIECE] * masks, *extra_pieces, *tags]
+        spelled = {piece: first + i for i, piece in enumerate(added) if piece not in extra_pieces}
+        base_pieces = base.pieces(range(first))
+        self._pieces = [*base_pieces, *added]
         # A piece such as "Ġdog" has the space before it, and so has the mask that stands for it.
-        if masks and any(piece[1:] and piece[0] in "▁Ġ" for piece in base.pieces(range(first))):
+        if masks and any(piece[1:] and piece[0] in "▁Ġ" for piece in base_pieces):
             spelled[f" {MASK_PIECE}"] = first
-        self._spelled = SpelledTokens(spelled)
-
-    @property
-    def vocab_size(self) -> int:
-        return self.base.vocab_size + len(self._added)
+        self.encode = SpelledTokens(spelled, base.encode)
 
     @property
     def resegmenter(self) -> Resegmenter | None:
         """As of the tokenizer of text; the tokens here stay."""
         return resegmenter_of(self.base)
-
-    def encode(self, text: str) -> list[int]:
-        return self._spelled.encode(text, self.base.encode)
 
     def encode_plain(self, text: str) -> list[int]:
         """Token ids of a text, with "[MASK]" and tags encoded as ordinary characters."""
@@ -504,10 +495,6 @@ class ExtendedTokenizer(BaseTokenizer):
 
     def decode(self, ids: Iterable[int]) -> str:
         return self.base.decode(i for i in ids if i < self.base.vocab_size)
-
-    def pieces(self, ids: Iterable[int]) -> list[str]:
-        size = self.base.vocab_size
-        return [self._added[i - size] if i >= size else self.base.pieces([i])[0] for i in ids]
 
     def starts_word(self, ids: Iterable[int]) -> list[bool]:
         size = self.base.vocab_size

@@ -98,7 +98,9 @@ class SymbolTokenizer(BaseTokenizer):
 
     def __init__(self, symbols: Iterable[str]):
         self.symbols = tuple(symbols)
-        if not self.symbols or len({*self.symbols, *SPECIAL_PIECES}) < self.vocab_size:
+        self._pieces = (*SPECIAL_PIECES, *self.symbols)
+        self._is_word_start = [True] * self.vocab_size
+        if not self.symbols or len({*self._pieces}) < self.vocab_size:
             raise ValueError("symbols must differ, from special tokens too, and be at least one")
 
     @classmethod
@@ -109,10 +111,6 @@ class SymbolTokenizer(BaseTokenizer):
     def to_json(self) -> bytes:
         """JSON list of the symbols, one per line."""
         return _write_list(self.symbols)
-
-    @property
-    def vocab_size(self) -> int:
-        return NUM_SPECIALS + len(self.symbols)
 
     def encode(self, text: str) -> list[int]:
         return [self.id_of(symbol) for symbol in text.split(" ") if symbol]
@@ -126,13 +124,6 @@ class SymbolTokenizer(BaseTokenizer):
 
     def decode(self, ids: Iterable[int]) -> str:
         return " ".join(self.pieces(i for i in ids if i not in self.specials.ids))
-
-    def pieces(self, ids: Iterable[int]) -> list[str]:
-        table = (*SPECIAL_PIECES, *self.symbols)
-        return [table[i] for i in ids]
-
-    def starts_word(self, ids: Iterable[int]) -> list[bool]:
-        return [True for _ in ids]
 
     @cached_property
     def _ids(self) -> dict[str, int]:

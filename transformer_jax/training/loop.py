@@ -19,7 +19,7 @@ from transformer_jax.checkpoints.store import Checkpoints
 from transformer_jax.data.batches.pipeline import StackedBatches, TrainBatches
 from transformer_jax.errors import DivergedError, Interrupted, Stopped
 from transformer_jax.logs.records import CHECKPOINT
-from transformer_jax.logs.run_log import Log
+from transformer_jax.logs.run_log import RunLog
 from transformer_jax.metrics import add_sums, compute_metrics
 from transformer_jax.nn import auxiliary
 from transformer_jax.parallel import hosts
@@ -307,7 +307,7 @@ class Loop:
     train_step: Callable[[TrainState, Any], tuple[TrainState, Sums]]
     to_portable: Callable[[Any], Any]
     batches: TrainBatches | StackedBatches
-    log: Log
+    log: RunLog
     checkpoints: Checkpoints
     evaluate: Callable[[int, TrainState], tuple[dict[str, Any], Any]]
     learning_rate: Callable[[int], Any]

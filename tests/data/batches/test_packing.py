@@ -11,7 +11,7 @@ from transformer_jax.data.batches.packing import (
     Packer,
     padded_batch,
 )
-from transformer_jax.data.batches.token_cache import CachedPairs
+from transformer_jax.data.batches.token_cache import TokenPairs
 from transformer_jax.data.batches.windows import (
     DocumentPieces,
     TokenSlices,
@@ -103,7 +103,7 @@ def cached_pairs(rng):
         parts = {side: (head, pair[side], tail) for side, (head, tail) in frames.items()}
         return {side: np.concatenate(part).astype(np.int32) for side, part in parts.items()}
 
-    return CachedPairs(streams), preprocess, slices
+    return TokenPairs(streams), preprocess, slices
 
 
 def stream(rng):

@@ -16,7 +16,6 @@ import pytest
 
 from transformer_jax.data.batches import token_cache
 from transformer_jax.data.batches.token_cache import (
-    LazyPairs,
     TokenCache,
     text_digest,
     tokenize_pairs,
@@ -48,6 +47,9 @@ class Bytes:
         time.sleep(self.seconds)
         self.encoded += 1
         return [10 + byte for byte in text.encode(errors="surrogatepass")]
+
+    def pieces(self, ids):
+        return [f"<{i}>" for i in ids]
 
 
 @pytest.fixture(autouse=True)
@@ -255,9 +257,9 @@ def test_pairs_without_a_cache_are_encoded_once_while_there_is_room(tokenizers):
     }
     before = num_encoded(tokenizers)
     indices = np.random.default_rng(0).permutation(len(PAIRS))
-    pairs = LazyPairs(PAIRS, tokenizers)
-    without_room = LazyPairs(PAIRS, tokenizers)
-    without_room.room = 999
+    pairs, without_room = (tokenize_pairs(PAIRS, tokenizers, TokenCache()) for _ in range(2))
+    for documents in without_room.streams.values():
+        documents.room = 500
     for copy in (pairs, pickle.loads(pickle.dumps(pairs)), without_room):
         for part in (*np.array_split(indices, 9), indices):
             for side, slices in copy.slices.items():

@@ -47,14 +47,23 @@ def lines(tmp_path_factory):
 def test_workers_are_added_in_the_middle_of_the_same_batches(lines):
     alone = batches(lines, 0)
     growing = batches(lines, 0, most_workers=2)
+
+    def assert_same_batches(count):
+        for left, right in zip(itertools.islice(alone, count), growing, strict=False):
+            for name in left:
+                np.testing.assert_array_equal(left[name], right[name], err_msg=name)
+
     try:
         for added in (1, 2, None):
-            for left, right in zip(itertools.islice(alone, 13), growing, strict=False):
-                np.testing.assert_array_equal(left["noise"], right["noise"])
+            assert_same_batches(13)
             assert alone.get_state() == growing.get_state()
             assert growing.add_workers() == (added is not None)
             if added:
                 assert len(multiprocessing.active_children()) <= added
+        assert alone.overlong
+        # Another number of workers resumes from the state.
+        alone.set_state(json.loads(json.dumps(growing.get_state())))
+        assert_same_batches(60)
     finally:
         alone.close()
         growing.close()
@@ -66,26 +75,6 @@ def test_automatic_workers_leave_a_core_to_the_process(monkeypatch, kind, cores,
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: set(range(cores)), raising=False)
     assert pipeline.most_workers("auto") == count
     assert pipeline.most_workers(5) == 5
-
-
-def test_batches_and_states_are_the_same_with_any_number_of_workers(lines):
-    alone, several = batches(lines, 0), batches(lines, 2)
-    try:
-        several.start()
-        for left, right in zip(itertools.islice(alone, 100), several, strict=False):
-            for name in left:
-                np.testing.assert_array_equal(left[name], right[name], err_msg=name)
-            assert alone.get_state() == several.get_state()
-            if alone.seen > 90 * 3 and alone.get_state()["0"]["handed_out"] == 5:
-                break
-        assert alone.overlong
-        # Another number of workers resumes from the state.
-        alone.set_state(json.loads(json.dumps(several.get_state())))
-        for left, right in zip(itertools.islice(alone, 60), several, strict=False):
-            for name in left:
-                np.testing.assert_array_equal(left[name], right[name], err_msg=name)
-    finally:
-        several.close()
 
 
 def raise_user_error(line, rng):

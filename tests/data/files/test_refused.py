@@ -25,6 +25,7 @@ ZSTD = pa.compress(b"some text\n" * 1000, "zstd", asbytes=True)
 DEEP = "[" * 10**5
 PAIR = '{"source": "a", "target": "b"}\n'
 TALK = '{"instruction": "Add.", "output": "3"}\n'
+INSTRUCTED = [{"role": "system", "content": "Be short."}]
 ASKED = [{"role": "user", "content": "Hello?"}]
 GOOD = [{"role": "assistant", "content": "good"}]
 BAD = [{"role": "assistant", "content": "bad"}]
@@ -115,6 +116,9 @@ READ = {
         preference(chosen=1): '"chosen" is neither a text',
         preference({"chosen": ASKED + GOOD, "rejected": GOOD}): '"chosen" and "rejected" differ be',
         preference(prompt="Who?", chosen=ASKED + GOOD, rejected=ASKED + BAD): (
+            "the prompt differs from the turns before the last of"
+        ),
+        preference(prompt="Who?", chosen=INSTRUCTED + GOOD, rejected=INSTRUCTED + BAD): (
             "the prompt differs from the turns before the last of"
         ),
         preference(margin=0.3): "line 2: the key 'margin' is not read",

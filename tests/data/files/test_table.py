@@ -116,6 +116,7 @@ def test_what_is_no_table_is_refused(tmp_path):
             "own.csv, line 3: unexpected end of data": of(f'{good}"c,d\n'),
             "two columns have the same name: text, text": of("text,text\na,b\n"),
             "own.csv has no line to learn from": of("text,label\n"),
+            "own.csv has no columns: all its lines are blank": of("\n\n"),
             "line 1: the column 'label' is 0.5; a label is": of(
                 '{"text": "a", "label": 0.5}', "own.jsonl"
             ),

@@ -3,6 +3,7 @@
 
 import dataclasses
 import functools
+from types import SimpleNamespace
 from typing import Any
 
 import jax
@@ -12,6 +13,7 @@ from transformer_jax.inference.model_inputs import ModelInputs, as_row
 from transformer_jax.models import MODELS
 from transformer_jax.models.patches import find_hook_points
 from transformer_jax.nn.config import TransformerConfig
+from transformer_jax.tokenization import Labels
 
 SIZES = dict(d_model=16, d_ff=24, num_heads=2, dtype="float32", dropout_rate=0.0, num_layers=2)
 SIZES |= dict(num_encoder_layers=2, num_decoder_layers=2, vocab_size=11)
@@ -31,11 +33,19 @@ def logits_of(model, params, inputs):
 
 @dataclasses.dataclass(frozen=True)
 class Drawn:
-    """A model, its parameters, and an example."""
+    """A model, its parameters, and an example: as much of a run as the analyses read."""
 
     model: Any
     params: Any
     reading: ModelInputs
+    outputs: Any = Labels(tuple(map(str, range(11))))
+
+    @property
+    def tokenizer(self):
+        return SimpleNamespace(outputs=self.outputs)
+
+    def model_inputs(self, source, target=None):
+        return self.reading
 
     def logits(self, model=None, params=None):
         """Logits of the example. Equal models are compiled once."""

@@ -48,7 +48,7 @@ def test_asking_for_weights_disables_fused_attention(random_params, monkeypatch)
 
 
 def test_queries_keys_and_values_are_collected_on_request(drawn):
-    found = attention(drawn.model, drawn.params, drawn.reading, ("queries", "keys", "stream"))
+    found = attention(drawn, "", also=("queries", "keys", "stream"))
     assert found.kinds == ["encoder", "decoder", "cross"]
     shapes = {kind: found.weights(kind).shape for kind in found.kinds}
     assert shapes == {"encoder": (2, 2, 5, 5), "decoder": (2, 2, 4, 4), "cross": (2, 2, 4, 5)}
@@ -58,4 +58,4 @@ def test_queries_keys_and_values_are_collected_on_request(drawn):
     with pytest.raises(KeyError, match="no heads of cross"):
         found.of("cross", "heads")
     with pytest.raises(UserError, match="also has 'query'"):
-        attention(drawn.model, drawn.params, drawn.reading, ("query",))
+        attention(drawn, "", also=("query",))

@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Pages of attention, as a browser shows them."""
 
+import dataclasses
 import functools
+import json
 import re
 
 import numpy as np
@@ -59,6 +61,15 @@ def test_every_number_is_the_model_s(tab):
                 half_a_step = 0.51 * np.abs(expected).max() / 32767
                 atol = 5.1e-5 if what == "weights" else half_a_step
                 np.testing.assert_allclose(values, expected, rtol=0, atol=atol)
+
+
+def test_layers_may_have_different_numbers_of_heads_of_keys():
+    whole = drawn_attention({"decoder": TARGET}, groups=2)
+    path = "decoder.layer_0.self_attention.keys"
+    uneven = dataclasses.replace(whole, values=whole.values | {path: whole.values[path][:1]})
+    (text,) = re.findall(r'id="data">(.*?)</script>', attention_page(uneven, "uneven"))
+    packed = json.loads(text)["kinds"]["decoder"]["keys"]
+    assert [keys["shape"] for keys in packed] == [[1, 9, 8], [2, 9, 8]]
 
 
 def test_displayed_numbers_are_the_models(tab):

@@ -18,7 +18,7 @@ def test_a_grid_equals_single_patches(random_params, monkeypatch):
     drawn = draw(random_params, "encoder_decoder")
     target = np.array([5, 3, 7, 2])
     reading = dataclasses.replace(drawn.reading, outputs=target.tolist())
-    patch = partial(grid.patch_grid, drawn.model, drawn.params, reading, drawn.hook_points)
+    patch = partial(grid.patch_grid, dataclasses.replace(drawn, reading=reading), "", None)
     values = np.random.default_rng(0).normal(size=(2, 5, 16)).astype(np.float32)
 
     def log_prob(logits):
@@ -39,13 +39,20 @@ def test_a_grid_equals_single_patches(random_params, monkeypatch):
             model = patched_model(drawn.model, patches, drawn.hook_points)
             expected = measure(drawn.logits(model))
             np.testing.assert_allclose(measures[layer, position], expected, rtol=1e-4)
+    gpt = draw(random_params, "decoder_only", positions="sinusoidal")
+    measures = grid.patch_grid(gpt, "", None, "input.positions", 0, largest)
+    model = patched_model(gpt.model, {"input.positions[2]": 0}, gpt.hook_points)
+    assert measures.shape == (1, 4)
+    np.testing.assert_allclose(measures[0, 2], largest(gpt.logits(model)), rtol=1e-4)
     by_heads = partial(patch, "encoder.**.weights", 0)
-    without = (drawn.model, drawn.params, drawn.reading, drawn.hook_points, "encoder.layer_*", 0)
     assert_refused(
         {
             "no hook point encoder.layr_*": partial(patch, "encoder.layr_*", 0),
             "weights has no position first, but head, query": by_heads,
             "shape (2, 4, 16) does not fit": partial(patch, "encoder.layer_*", values[:, :4]),
-            "has no target; give a measure": partial(grid.patch_grid, *without),
+            "*.layer_0 has points of stacks of 4 and 5 tokens": partial(patch, "*.layer_0", 0),
+            "has no target; give a measure": partial(
+                grid.patch_grid, drawn, "", None, "encoder.layer_*", 0
+            ),
         }
     )

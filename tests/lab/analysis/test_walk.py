@@ -14,12 +14,13 @@ import pytest
 from scipy.special import softmax
 
 from tests.lab.analysis import walk_oracle
-from tests.lab.analysis.drawn import reading_of
+from tests.lab.analysis.drawn import Drawn, reading_of
 from tests.lab.analysis.test_pages import unpack
 from transformer_jax.lab.analysis.activations import collect
 from transformer_jax.lab.analysis.pages import inspect_command
 from transformer_jax.lab.analysis.walk import diagram, walk, walk_page
-from transformer_jax.lab.analysis.walk.step import parse_formula
+from transformer_jax.lab.analysis.walk.layer_steps import norm_step
+from transformer_jax.lab.analysis.walk.step import Trace, parse_formula
 from transformer_jax.models import MODELS
 from transformer_jax.nn.config import TransformerConfig
 from transformer_jax.tokenization import DEFAULT_SPECIALS
@@ -65,6 +66,7 @@ EXAMPLES = {
 }
 KINDS = {
     "post": ("encoder_decoder", {"separator_id": SEPARATOR}),
+    "windows": ("encoder_decoder", {"attention_window": 3, "encoder_window": 2}),
     "gpt": ("decoder_only", {}),
     "options": ("decoder_only", OF_BODY),
     "bert": ("encoder_only", {"separator_id": SEPARATOR}),
@@ -81,7 +83,7 @@ def walked(random_params):
         given = reading(architecture, EXAMPLES[architecture])
         params = random_params(model, *given.inputs)["params"]
         expected = getattr(walk_oracle, architecture)(model.config, params, *given.tokens.values())
-        return model, params, given, walk(model, params, given, VOCABULARY), expected
+        return model, params, given, walk(Drawn(model, params, given, VOCABULARY), ""), expected
 
     return functools.cache(walk_of)
 
@@ -241,6 +243,15 @@ def test_explanations_contain_the_numbers(walked):
     assert scale.shape == "2 heads × 5 queries × 5 keys"
 
 
+def test_a_batch_norm_has_its_formula():
+    config = TransformerConfig(norm="batch")
+    trace = Trace(None, {}, config, reading("decoder_only", {"decoder": TEXT}), {}, VOCABULARY)
+    x = np.ones((len(TEXT), 4))
+    found = norm_step(trace.part("decoder", "decoder"), "norm_before", x, x)
+    assert found.formula.startswith("BatchNorm(x)") and found.function == "BatchNorm.__call__"
+    assert found.section == "Ioffe and Szegedy 2015" and "scales and shifted" in found.explanation
+
+
 def test_formulas_become_trees():
     root = ["msqrt", ["msub", ["mi", "d"], ["mi", "k"]]]
     product = ["mrow", ["mi", "Q"], ["msup", ["mi", "K"], ["mi", "T"]]]
@@ -359,7 +370,7 @@ def test_layers_that_a_walk_does_not_explain_show_their_output(random_params):
     model = build("decoder_only", layers=layers, positions="rotary", **sizes)
     given = reading("decoder_only", {"decoder": TEXT[:3]})
     params = random_params(model, *given.inputs)["params"]
-    found = walk(model, params, given, VOCABULARY)
+    found = walk(Drawn(model, params, given, VOCABULARY), "")
     own = {step.group[1]: step for step in found.steps if step.kind == "sublayer"}
     assert [step.title for step in own.values()] == ["GatedDeltaNet", "SinkAttention"]
     assert list(own) == ["layer 0", "layer 2"]

@@ -72,10 +72,11 @@ class Oracle:
             logits = self.keep(f"{path} bias", logits + bias)
         if c.logit_cap is not None:
             logits = self.keep(f"{path} cap", c.logit_cap * np.tanh(logits / c.logit_cap))
-        if causal:
-            hidden = distance > 0
-            if c.attention_window is not None:
-                hidden |= distance <= -c.attention_window
+        window = c.attention_window if causal else c.of_encoder.attention_window
+        if x is memory:  # not cross-attention
+            hidden = causal & (distance > 0)
+            if window is not None:
+                hidden |= np.abs(distance) >= window
             logits = np.where(hidden, -np.inf, logits)
         self.keep(f"{path} mask", logits)
         weights = self.keep(f"{path}.weights", softmax(logits, axis=-1))

@@ -136,7 +136,7 @@ def test_a_seed_that_diverged_has_no_measure(monkeypatch, tmp_path):
     monkeypatch.setattr(claims, "_seed_workdirs", lambda *_: workdirs)
     monkeypatch.setattr(claims, "load", lambda workdir, modules: workdir.name)
     claim = tj.Claim("x", {"learns": {}}, config="quickstart", measure={"a": len, "b": hash})
-    values, _ = claims._values(claim, range(2), tmp_path, {}, (), False)
+    values, _ = claims._values(claim, range(2), tmp_path, {"learns": None}, (), False)
     assert values["a"] == pytest.approx([6.0, math.nan], nan_ok=True)
     assert math.isnan(values["b"][1])
 

@@ -88,6 +88,13 @@ def test_it_says_what_differs_and_whether_the_metrics_do(runs):
     assert example["example"]["source"] == "a dog"
 
 
+def test_a_run_in_the_current_folder_has_its_name(tmp_path, monkeypatch):
+    (tmp_path / "base").mkdir()
+    monkeypatch.chdir(tmp_path / "base")
+    folders = [Path("."), Path("../better")]
+    assert comparison._distinct_names(folders) == ["base", "better"]
+
+
 def test_runs_of_the_same_seeds_are_pairs(copies):
     for number, loss in enumerate((2.0, 2.15, 1.85)):  # differences that do not tie
         record = {"step": 30, "split": "valid", "loss": loss, "train_loss": 0.0}
@@ -198,6 +205,39 @@ def test_runs_with_components_of_the_users_own_are_compared(copies, tmp_path):
     assert found.record["differing"]["model.activation"] == ("relu", "mine")
 
 
+METRIC = """
+import dataclasses
+from transformer_jax.scoring import METRICS, LowerIsBetter
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    \"\"\"Options of faults.
+
+    Attributes:
+      weight: of an output that is wrong.
+    \"\"\"
+
+    weight: float = 1.0
+
+def faults(outputs, references, options):
+    return {"faults": options.weight * sum(map(str.__ne__, outputs, references))}
+
+METRICS.register("faults", LowerIsBetter(faults), options=Options)
+"""
+
+
+def test_outputs_are_scored_with_the_options_of_the_metric(copies, tmp_path):
+    module = tmp_path / "mine.py"
+    module.write_text(METRIC)
+    for name in LOSSES:
+        fields = {"metric": "faults", "faults": {"weight": 3.0}}
+        change_config(copies / name / "seed_0", "task", **fields)
+    with forgetting_modules():
+        found = tj.compare(*(copies / name / "seed_0" for name in LOSSES), modules=module)
+    (test,) = found.record["over_examples"]
+    assert (test["metric"], test["first"], test["second"]) == ("faults", 3.0, 0.0)
+
+
 def test_what_cannot_be_compared_is_refused(copies, monkeypatch):
     base, better = copies / "base", copies / "better"
     first, other_data, other_examples = base / "seed_0", better / "seed_1", better / "seed_2"
@@ -236,6 +276,14 @@ def test_other_tokens_leave_metrics_per_token_out(runs, monkeypatch):
     assert set(found.values) == {"bleu"} and "per token" in " ".join(found.notes)
     by_loss = lambda: tj.compare(runs / "base", runs / "better", metrics=["loss"])  # noqa: E731
     assert_refused({"per token": by_loss})
+
+
+def test_labels_are_compared_whatever_the_tokens_are(classifier_workdir, tmp_path, monkeypatch):
+    other = lambda workdirs: {"tokenizer of text": str(workdirs[0])}  # noqa: E731
+    monkeypatch.setattr(comparison, "run_digests", other)
+    copy = shutil.copytree(classifier_workdir, tmp_path / "copy")
+    found = tj.compare(classifier_workdir, copy)
+    assert {"loss", "accuracy"} <= set(found.values) and "per token" not in " ".join(found.notes)
 
 
 def test_the_verb_prints_and_writes_a_page(runs, tmp_path, capsys):

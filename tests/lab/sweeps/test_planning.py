@@ -16,11 +16,11 @@ def test_a_plan_counts_what_is_finished_and_trains_nothing(tiny_language_model, 
     sweep = tj.Sweep("quickstart", rows, base, seeds=2)
     finished = Row("small", {"loss": [1.0, 2.0]}, parameters=9, tokens_per_s=9.0, seconds=60.0)
     (tmp_path / "small").mkdir()
-    asked = sweep.asked(sweep.configs({})["small"])
+    asked = sweep.asked(sweep.configs()["small"])
     (tmp_path / "small" / "result.json").write_text(encoded_result(finished, asked))
     write_records(tmp_path / "wide" / "seed_1", {"step": 4, "split": "train", "loss": 1.0})
     before = sorted(tmp_path.rglob("*"))
-    plan = plan_sweep(sweep, tmp_path, progress=False)
+    plan = plan_sweep(sweep, tmp_path)
     assert sorted(tmp_path.rglob("*")) == before
     small, wide = plan.rows
     assert (small.finished, small.steps_left, small.seconds) == (2, 0, 60.0)

@@ -71,7 +71,7 @@ def test_a_row_of_a_stopped_program_is_the_row_trained_alone(sweep, tmp_path, mo
     "seeds, at_once, sizes", [(1, 8, [3, 1]), (2, 4, [2, 1, 1]), (3, 2, [1] * 4)]
 )
 def test_rows_are_grouped(sweep, seeds, at_once, sizes):
-    groups = group_rows(dataclasses.replace(sweep, rows=ROWS).configs({}), seeds, at_once)
+    groups = group_rows(dataclasses.replace(sweep, rows=ROWS).configs(), seeds, at_once)
     assert [len(group) for group in groups] == sizes
     assert groups[0] == ["base", "slow", "dropped"][: sizes[0]]
 

@@ -4,6 +4,7 @@
 import json
 import math
 from functools import partial
+from unittest.mock import Mock
 
 import pytest
 
@@ -144,3 +145,18 @@ def test_the_verb_table_prints_and_publishes(tmp_path, capsys):
     (tmp_path / "own" / "curves.pdf").write_text("mine")
     assert main(["table", str(folder), f"--to={tmp_path / 'own'}"]) == 2
     assert (tmp_path / "own" / "curves.pdf").read_text() == "mine"
+
+
+def test_the_curves_of_several_folders_of_seeds_are_those_of_each(tmp_path, monkeypatch):
+    """Such a folder, of `train --seeds`, is its only row."""
+    losses = {"a": 1.0, "b": 2.0}
+    for name, loss in losses.items():
+        folder = make_sweep(tmp_path / name, {name: [loss]})
+        (folder / name / "result.json").rename(folder / "result.json")
+        write_records(folder / "seed_0", {"step": 3, "split": "valid", "loss": loss})
+    publish = Mock()
+    monkeypatch.setattr(tables, "publish_tables", publish)
+    folders = [str(tmp_path / name) for name in losses]
+    assert main(["table", *folders, f"--to={tmp_path / 'paper'}"]) == 0
+    _, records, _ = publish.call_args.args
+    assert {name: seeds["seed_0"][0]["loss"] for name, seeds in records.items()} == losses

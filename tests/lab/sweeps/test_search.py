@@ -13,6 +13,8 @@ import pytest
 import transformer_jax as tj
 from tests.refusals import assert_refused
 from transformer_jax.cli.main import main
+from transformer_jax.lab.sweeps import sweep as sweeps
+from transformer_jax.lab.sweeps import tables
 from transformer_jax.lab.sweeps.definition import Sweep
 from transformer_jax.lab.sweeps.search import Choices, Interval, Search, search_of
 from transformer_jax.lab.sweeps.shared_folder import SweepFolder
@@ -119,10 +121,10 @@ def test_searches_that_cannot_run_are_refused_before_any_training(tiny_search, t
 
 def test_only_studies_need_optuna(tiny_search, monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    assert not search_of(tiny_search({RATE: RATES}), {}).uses_study
+    assert not search_of(tiny_search({RATE: RATES})).uses_study
     for fields in ({"search": "optuna"}, {"halving": {"first": 2}}):
         with pytest.raises(tj.UserError, match="EXTRAS=search"):
-            search_of(tiny_search({RATE: RATES}, **fields), {})
+            search_of(tiny_search({RATE: RATES}, **fields))
 
 
 def test_a_grid_has_each_combination_once():
@@ -161,7 +163,7 @@ def test_rungs_are_geometric_and_end_at_the_full_length(tiny_search):
         (100, 2, 250, (100, 250)),
     ):
         sweep = tiny_search({RATE: RATES}, halving={"first": first, "factor": factor})
-        assert search_of(sweep, {"train.num_steps": steps}).rungs == rungs
+        assert search_of(sweep.with_base({"train.num_steps": steps})).rungs == rungs
 
 
 def test_halving_has_the_winner_of_full_training_for_a_part_of_its_steps(tmp_path, monkeypatch):
@@ -225,6 +227,24 @@ def test_workers_share_a_study_in_a_bucket(tmp_path, monkeypatch):
     calls = run(address, search, lambda number, values, steps: float(values["a"]))
     assert [number for number, _, _ in calls] == [0, 1, 2, 3]
     assert [trial.state.name for trial in studies[0].trials] == ["COMPLETE"] * 4 + ["RUNNING"]
+
+
+def test_a_search_whose_values_never_go_together_has_no_rows(
+    tiny_search, tmp_path, monkeypatch, caplog
+):
+    """Only the values of its first trial are known beforehand."""
+    known = iter([sweeps.trial_config] * 2)
+
+    def trial_config(*arguments):
+        for config in known:
+            return config(*arguments)
+        raise tj.UserError("these do not go together")
+
+    monkeypatch.setattr(sweeps, "trial_config", trial_config)
+    sweep = tiny_search({RATE: RATES}, search="optuna", trials=2)
+    assert run_sweep(sweep, tmp_path / "sweep") == []
+    assert caplog.text.count("these do not go together") == 2
+    assert tables.as_text([]).split() == ["seeds", "parameters", "tokens/s", "time"]
 
 
 def test_trials_are_rows_and_the_best_is_printed(tiny_search, tmp_path, capsys):

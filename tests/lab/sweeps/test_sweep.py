@@ -114,7 +114,7 @@ def test_seeds_that_all_diverge_are_an_error(sweep, tmp_path, monkeypatch):
 
 
 def test_a_seed_that_diverges_before_its_first_record_is_a_result(sweep, tmp_path):
-    (value,) = _measure(sweep, {tmp_path: None}, 1)["metrics"]["loss"]
+    (value,) = _measure(sweep, RowSpec("a", None), {tmp_path: None}, 1, 0.0).metrics["loss"]
     assert math.isnan(value)
 
 
@@ -123,7 +123,7 @@ def test_a_result_that_cannot_be_read_is_measured_again(sweep, swept, tmp_path, 
     one = Sweep(sweep.config, {"as it is": {}}, sweep.base, 2, sweep.metrics, sweep.also)
     folder = shutil.copytree(swept[0] / "as_it_is", tmp_path / "as_it_is")
     result = folder / "result.json"
-    settings = one.configs({})["as it is"]
+    settings = one.configs()["as it is"]
     saved = partial(saved_row, result, "as it is", one.asked(settings))
     whole = result.read_text()
     expected = swept[1][0]
@@ -205,10 +205,10 @@ def test_rows_may_depend_on_the_base_config_and_be_chosen(sweep):
         return {f"{n} heads": {"model.num_heads": n} for n in (1, 2 * base.model.num_heads)}
 
     relative = Sweep(sweep.config, rows, sweep.base)
-    assert list(relative.configs({})) == ["1 heads", "4 heads"]
-    assert list(relative.configs({"model.num_heads": 4}, "^8")) == ["8 heads"]
+    assert list(relative.configs()) == ["1 heads", "4 heads"]
+    assert list(relative.with_base({"model.num_heads": 4}).configs("^8")) == ["8 heads"]
     with pytest.raises(tj.UserError, match="--rows=deep matches no name of a row"):
-        relative.configs({}, "deep")
+        relative.configs("deep")
 
 
 MODULE = """

@@ -10,6 +10,7 @@ import pytest
 
 from transformer_jax.lab.verification import component_oracles as oracles
 from transformer_jax.lab.verification.float64 import in_float64
+from transformer_jax.runs.config import resolve_file
 from transformer_jax.tokenization import TOKENIZERS
 
 TWO_LAYERS = {"model.num_layers": 2}
@@ -60,10 +61,11 @@ def test_every_kind_of_tokenizer_passes(subject_of, kind):
 
 def test_a_metric_has_its_own_name_and_knows_no_order(subject_of):
     def scored(metric):
-        task = SimpleNamespace(metric=metric)
+        task = resolve_file("quickstart", {"task.metric": metric}).task
         return oracles.scored(SimpleNamespace(settings=SimpleNamespace(task=task)))
 
     subject_of()  # registers the metrics
+    assert scored("weighed").is_equal
     assert scored("bleu").is_equal and scored("exact_match").is_equal
     assert scored("first_pair").where == "most in first_pair"
     assert scored("last_of_reference").where == "most in last_of_reference"

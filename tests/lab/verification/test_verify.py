@@ -69,6 +69,9 @@ def test_what_no_oracle_read_is_not_proven(flags, capfd):
     assert (outcome["oracle"], outcome["verdict"]) == ("decode.search=of_batch", "not run")
     reader = "search: alone = in a batch"
     assert outcome["reason"] == f"none of the oracles that were asked for reads it; {reader} would"
+    assert main(["verify", *flags, "--format=json", "--only=metric"]) == 1
+    (outcome,) = json.loads(capfd.readouterr().out)["outcomes"]
+    assert (outcome["oracle"], outcome["verdict"]) == ("the config", "not run")
 
 
 def test_components_of_cells_are_verified_by_value(small_config, forget_modules, caplog):

@@ -31,7 +31,9 @@ def main():
     found = {}
     for name, (changes, oracles) in RUNS.items():
         subject = Subject(shrunk(resolve_file(CONFIG, SIZES | changes, [WRONG, RECIPE]), SIZES))
-        outcomes = [run_oracle(each, partial(DEVICE_ORACLES[each], subject)) for each in oracles]
+        outcomes = [
+            run_oracle(each, partial(DEVICE_ORACLES[each].compare, subject)) for each in oracles
+        ]
         found[name] = {one.oracle: dataclasses.asdict(one) for one in outcomes}
     json.dump(found, sys.stdout)
 

@@ -279,6 +279,23 @@ def last_of_reference(outputs, references):
     return {"last_of_reference": float(sum(map(len, by_reference.values())))}
 
 
+@dataclasses.dataclass(frozen=True)
+class WeighedOptions:
+    """Options of weighed.
+
+    Attributes:
+      weight: of an output.
+    """
+
+    weight: float = 2.0
+
+
+@METRICS.register("weighed", options=WeighedOptions)
+def weighed(outputs, references, options):
+    """Right: has an option."""
+    return {"weighed": options.weight * len(outputs)}
+
+
 METRICS.register("first_pair", lambda outputs, _: {"first_pair": float(len(outputs[0]))})
 METRICS.register("nameless", lambda *_: {"other_name": 1.0})
 SCHEDULES.register("below_zero", ScheduleKind(lambda options: lambda count: 1e-3 - count))

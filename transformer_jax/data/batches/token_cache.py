@@ -323,17 +323,65 @@ def _content(source: object) -> Iterator[Buffer]:
             raise _UnknownError
 
 
+class LazyDocuments:
+    """Documents as of a `TokenStream`, encoded when they are first requested and kept in memory.
+
+    Args:
+      documents: examples {"text": str}.
+    """
+
+    room = 2**24
+    """Tokens from which on all are forgotten."""
+
+    def __init__(self, documents: Corpus, tokenizer: Tokenizer):
+        self._documents = documents
+        self._tokenizer = tokenizer
+        self._forget()
+
+    def _forget(self) -> None:
+        # Place 0 stays empty, so that a document which ends there is not encoded.
+        self._tokens = array("i", [0])
+        self.starts = np.zeros(len(self._documents), np.int32)
+        self.ends = np.zeros(len(self._documents), np.int32)
+
+    def __reduce__(self) -> tuple[type, tuple[Corpus, Tokenizer]]:
+        return LazyDocuments, (self._documents, self._tokenizer)
+
+    @property
+    def tokens(self) -> "LazyDocuments":
+        """What has the tokens so far (`take`)."""
+        return self
+
+    def take(self, places: np.ndarray, mode: Literal["clip"]) -> np.ndarray:
+        """`np.ndarray.take` of the tokens so far."""
+        return np.frombuffer(self._tokens, np.int32).take(places, mode=mode)
+
+    def document_ranges(self, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Starts and stops of the tokens of these documents, int32 [n] each."""
+        if len(self._tokens) > self.room:
+            self._forget()
+        missing = indices[self.ends[indices] == 0].tolist()
+        if missing:
+            texts = [self._documents[i]["text"] for i in missing]
+            for index, tokens in zip(missing, encode_batch(self._tokenizer, texts), strict=True):
+                self.starts[index] = len(self._tokens)
+                self._tokens.extend(tokens)
+                self.ends[index] = len(self._tokens)
+        return self.starts[indices], self.ends[indices]
+
+
 @dataclass(frozen=True, repr=False)
-class CachedPairs(RandomAccess[Features]):
+class TokenPairs(RandomAccess[Features]):
     """Pairs as tokens without special ones, {side: int32 [n]}; document i of each stream is one."""
 
-    streams: Mapping[str, TokenStream]
+    streams: Mapping[str, TokenStream | LazyDocuments]
 
     def __len__(self) -> int:
         return min(len(stream.starts) for stream in self.streams.values())
 
     def item(self, index: int) -> Features:
-        return {side: stream.document(index) for side, stream in self.streams.items()}
+        indices = np.array([index])
+        return {side: documents.tokens(indices) for side, documents in self.slices.items()}
 
     @property
     def slices(self) -> dict[str, TokenSlices]:
@@ -342,73 +390,6 @@ class CachedPairs(RandomAccess[Features]):
             side: TokenSlices(stream.tokens, stream.document_ranges)
             for side, stream in self.streams.items()
         }
-
-
-class LazyPairs(RandomAccess[Features]):
-    """Pairs as `CachedPairs`, encoded when they are first requested and then kept in memory.
-
-    Args:
-      examples: pairs {"source": str, "target": str}.
-    """
-
-    room = 2**25
-    """Tokens from which on all are forgotten."""
-
-    def __init__(self, examples: Corpus, tokenizers: Tokenizers):
-        self._examples = examples
-        self._tokenizers = tokenizers
-        self._forget()
-
-    def _forget(self) -> None:
-        # Source and target of a pair follow each other. Place 0 stays empty, so that a pair which
-        # ends there is not encoded.
-        self._tokens = array("i", [0])
-        # Start, end of the source, end of each pair.
-        self._borders = np.zeros((len(self._examples), 3), np.int32)
-
-    def __reduce__(self) -> tuple[type, tuple[Corpus, Tokenizers]]:
-        return LazyPairs, (self._examples, self._tokenizers)
-
-    def __len__(self) -> int:
-        return len(self._examples)
-
-    def item(self, index: int) -> Features:
-        indices = np.array([index])
-        return {side: piece.tokens(indices) for side, piece in self.slices.items()}
-
-    @property
-    def slices(self) -> dict[str, TokenSlices]:
-        """The tokens of all pairs."""
-        return {
-            side: TokenSlices(self, functools.partial(self._ranges, i))
-            for i, side in enumerate(_SIDES)
-        }
-
-    def take(self, places: np.ndarray, mode: Literal["clip"]) -> np.ndarray:
-        """`np.ndarray.take` of the tokens so far."""
-        return np.frombuffer(self._tokens, np.int32).take(places, mode=mode)
-
-    def _ranges(self, side: int, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Starts and ends in `_tokens`, int32 [n] each."""
-        if len(self._tokens) > self.room:
-            self._forget()
-        missing = indices[self._borders[indices, -1] == 0].tolist()
-        if missing:
-            self._encode(missing)
-        borders = self._borders[indices]
-        return borders[:, side], borders[:, side + 1]
-
-    def _encode(self, indices: Sequence[int]) -> None:
-        examples = [self._examples[i] for i in indices]
-        sides = [
-            encode_batch(self._tokenizers.text(side), [example[side] for example in examples])
-            for side in _SIDES
-        ]
-        for index, source, target in zip(indices, *sides, strict=True):
-            start = len(self._tokens)
-            middle = start + len(source)
-            self._borders[index] = (start, middle, middle + len(target))
-            self._tokens.extend([*source, *target])
 
 
 def tokenize_pairs(
@@ -434,10 +415,8 @@ def tokenize_pairs(
             texts = Parsed(corpus, functools.partial(_side_example, side))
             digest = tokenizers.sha256.get(side)
             stream = cache.read_or_encode(texts, tokenizer, digest, first=tokenizer.specials.eos)
-            if stream is None:
-                return LazyPairs(corpus, tokenizers)
-            streams[side] = stream
-        return CachedPairs(streams)
+            streams[side] = stream or LazyDocuments(texts, tokenizer)
+        return TokenPairs(streams)
 
     return map_corpora(examples, tokenize)
 

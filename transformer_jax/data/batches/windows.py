@@ -111,12 +111,8 @@ class TokenStream:
         ends = new_borders[np.searchsorted(borders, self.ends)]
         return TokenStream(np.concatenate(parts), starts, ends)
 
-    def document(self, index: int) -> np.ndarray:
-        """Tokens of one document, int32 [n], without its first and end token."""
-        return self.tokens[slice(*self.document_ranges(index))]
-
     def document_ranges(self, indices: Indices) -> tuple[Any, Any]:
-        """Starts and stops of the tokens of these documents, as `document`, int64 [n] each."""
+        """Starts and stops of these documents without their first and end token, int64 [n] each."""
         return self.starts[indices] + 1, self.ends[indices]
 
 

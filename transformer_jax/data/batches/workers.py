@@ -106,13 +106,11 @@ class SharedFile:
             for module in [*sys.modules.values()]
             if getattr(module, "__spec__", module) is None
         }
-        for module in unknown.values():  # no other process can import it
-            cloudpickle.register_pickle_by_value(module)
-        try:
+        with contextlib.ExitStack() as stack:
+            for module in unknown.values():  # no other process can import it
+                cloudpickle.register_pickle_by_value(module)
+                stack.callback(cloudpickle.unregister_pickle_by_value, module)
             pickled = cloudpickle.dumps(value, protocol=5, buffer_callback=write)
-        finally:
-            for module in unknown.values():
-                cloudpickle.unregister_pickle_by_value(module)
         self._file.flush()
         return SharedObject(pickled, places)
 

@@ -15,7 +15,7 @@ import shutil
 import stat
 import tempfile
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -168,11 +168,15 @@ def _matches(pattern: str) -> list[str]:
     return sorted(glob.glob(pattern)) if is_pattern else [pattern]
 
 
-def zstd_unpacked(file: BinaryIO) -> BinaryIO:
+def _zstd_unpacked(file: BinaryIO) -> BinaryIO:
     """Opens a zstd-compressed file to read its unpacked content."""
     import pyarrow as pa
 
     return io.BufferedReader(pa.CompressedInputStream(file, "zstd"))
+
+
+UNPACK: Mapping[str, Callable[[Any], Any]] = {".gz": gzip.open, ".zst": _zstd_unpacked}
+"""Ending of a compressed file -> function that opens it, when it is open, for its content."""
 
 
 def _map_into_memory(path: str, once: bool) -> mmap.mmap:
@@ -182,10 +186,9 @@ def _map_into_memory(path: str, once: bool) -> mmap.mmap:
         if not (stat.S_ISREG(kind) or stat.S_ISDIR(kind) or (once and stat.S_ISFIFO(kind))):
             raise UserError(f"{path} is not a regular file; copy its content to one")
         with open(path, "rb") as file:
-            if path.endswith(".gz"):
-                return _copied(gzip.open(file), path)
-            if path.endswith(".zst"):
-                return _copied(zstd_unpacked(file), path)
+            unpack = UNPACK.get(Path(path).suffix)
+            if unpack:
+                return _copied(unpack(file), path)
             return _mapped(file, path) if stat.S_ISREG(kind) else _copied(file, path)
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise UserError(f"{path} is not a complete gzip file ({error}): get it again") from error

@@ -259,6 +259,8 @@ def open_columns(path: str, names: Sequence[str] = (), delimiter: str | None = N
             "tabs there is no quoting; write it as .csv with commas, or without quotes",
             path,
         )
+    if not len(ranges):
+        raise UserError(f"{path} has no columns: all its lines are blank")
     if not names:
         names = _cells(lines, delimiter, ranges[0])
         ranges = ranges[1:]

@@ -8,13 +8,13 @@ tokenized before training starts. If text is larger than the disk, or remote ("s
 
 import contextlib
 import dataclasses
-import gzip
 import itertools
 import logging
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import fsspec
@@ -24,11 +24,11 @@ from transformer_jax.buckets.bucket import as_bucket_errors, require_allowed
 from transformer_jax.data.config import DataConfig
 from transformer_jax.data.examples import Corpus, Example, Parsed, RandomAccess, Selection
 from transformer_jax.data.files.lines import (
+    UNPACK,
     TextLines,
     line_content,
     open_files,
     paragraphs,
-    zstd_unpacked,
 )
 from transformer_jax.data.files.rows import (
     COLUMN_ENDINGS,
@@ -48,8 +48,6 @@ _TABLES = (*OBJECT_ENDINGS, *COLUMN_ENDINGS)
 
 BLOCK_ENDINGS = (".txt", *OBJECT_ENDINGS)
 """File name endings of files of a hub data set that can be read in blocks."""
-
-_COMPRESSED_ENDINGS = (".gz", ".zst")
 
 _reported: set[str] = set()
 """Files of which this process has said what it leaves out."""
@@ -268,7 +266,7 @@ def open_blocks(config: DataConfig, paths: Sequence[str]) -> TextBlocks:
         has_objects = has_ending(path, OBJECT_ENDINGS)
         if not has_objects:
             _refuse_column(path, config.text_field)
-        whole = path.endswith(_COMPRESSED_ENDINGS) or not (by_line or has_objects)
+        whole = Path(path).suffix in UNPACK or not (by_line or has_objects)
         with _read_errors(path), _open(path) as file:
             blocks += _cut(path, file, math.inf if whole else size)
     return TextBlocks(tuple(blocks), config.text_field or "text", by_line, config.on_bad_row)
@@ -335,8 +333,8 @@ def _read_errors(path: str) -> Iterator[None]:
 
 def _read_lines(file: Any, block: Block) -> Iterator[bytes]:
     """Lines that begin in a block, without line ends."""
-    if block.path.endswith(_COMPRESSED_ENDINGS):
-        unpack: Any = gzip.open if block.path.endswith(".gz") else zstd_unpacked
+    unpack = UNPACK.get(Path(block.path).suffix)
+    if unpack:
         with unpack(file) as lines:
             yield from (line_content(line, is_first=i == 0) for i, line in enumerate(lines))
         return

@@ -36,6 +36,11 @@ def open_bracketed(config: DataConfig, split: str) -> Sequence[Corpus]:
     return open_files(config, split, read)
 
 
+def open_tagged_words(config: DataConfig, split: str) -> Sequence[Corpus]:
+    """Opens a split of `tagged_words`, one corpus per file; raises as `read_tagged_words`."""
+    return open_files(config, split, read_tagged_words)
+
+
 def read_parses(
     path: str, remove_traces: bool = False, remove_function_tags: bool = False
 ) -> Corpus:

@@ -28,6 +28,7 @@ licenses of their own, some of them non-commercial.
 """
 
 import hashlib
+import itertools
 import logging
 import os
 import re
@@ -52,21 +53,24 @@ from transformer_jax.errors import UserError
 
 logger = logging.getLogger(__name__)
 
-
-def _pinned(file: str, url: str, table: str) -> dict[str, RemoteFile]:
-    """Files of a set by name, from lines NAME SIZE SHA256; "{}" in `file` and `url` is the NAME."""
-    rows = [line.split() for line in table.strip().splitlines()]
-    return {
-        file.format(name): RemoteFile(url.format(name), int(size), sha256)
-        for name, size, sha256 in rows
-    }
+_GITHUB = "https://raw.githubusercontent.com/"
 
 
-_MULTI30K_URL = (
-    "https://raw.githubusercontent.com/multi30k/dataset/"
-    "a3d2e0d26b56f3846f66a952536ffed4e401d05a/data/task1/raw/{}.gz"
-)
+def _pinned(url: str, table: str, name: str = "{}") -> dict[str, RemoteFile]:
+    """Files of a set by name, from lines PATH SIZE SHA256.
 
+    Args:
+      url: of a file on GitHub, with "{}" for its path.
+      name: of a file, with "{}" for the last part of its path.
+    """
+    files = {}
+    for path, size, sha256 in itertools.batched(table.split(), 3):
+        remote = RemoteFile(_GITHUB + url.format(path), int(size), sha256)
+        files[name.format(path.rpartition("/")[2])] = remote
+    return files
+
+
+_MULTI30K = "multi30k/dataset/a3d2e0d26b56f3846f66a952536ffed4e401d05a/data/task1/raw/{}.gz"
 _FILE_STEMS = {"train": "train", "valid": "val", "test": "test_2016_flickr"}
 
 _MULTI30K_PINS = """
@@ -81,14 +85,13 @@ _MULTI30K_PINS = """
     test_2016_flickr.fr 22310 6d326e188d259fb1d04ac19eae3af956559b3a0b93d7635e56c90987c40c8b90
 """
 
-MULTI30K = PublicSet("multi30k", _pinned("{}", _MULTI30K_URL, _MULTI30K_PINS))
+MULTI30K = PublicSet("multi30k", _pinned(_MULTI30K, _MULTI30K_PINS))
 
 
-def open_multi30k(
-    config: DataConfig, split: str, source_language: str, target_language: str
-) -> Sequence[Corpus]:
-    """Opens a split as one corpus, in either direction."""
-    stems = [f"{_FILE_STEMS[split]}.{language}" for language in (source_language, target_language)]
+def open_multi30k(config: DataConfig, split: str) -> Sequence[Corpus]:
+    """Opens a split of a set, such as "multi30k_en_de", as one corpus."""
+    _, *languages = config.name.split("_")
+    stems = [f"{_FILE_STEMS[split]}.{language}" for language in languages]
     return [open_aligned([MULTI30K.path(stem, config.dir) for stem in stems], split)]
 
 
@@ -103,11 +106,9 @@ _LARGEST_HELD_OUT = 20  # pairs of a group; larger groups are training data
 _PERCENT = {"test": range(0, 2), "valid": range(2, 4), "train": range(4, 100)}
 
 
-def open_tatoeba(
-    config: DataConfig, split: str, source_language: str, target_language: str
-) -> Sequence[Corpus]:
-    """Opens a split as one corpus, in either direction."""
-    languages = (source_language, target_language)
+def open_tatoeba(config: DataConfig, split: str) -> Sequence[Corpus]:
+    """Opens a split of a set, such as "tatoeba_de_en", as one corpus."""
+    _, *languages = config.name.split("_")
     export = TATOEBA.find(EXPORT, config.dir)
     if export is None:
         paths = [TATOEBA.path(f"{split}.{language}", config.dir) for language in languages]
@@ -172,50 +173,30 @@ def _split_of(name: str) -> str:
     return next(split for split, percents in _PERCENT.items() if percent in percents)
 
 
-_SCAN_URL = (
-    "https://raw.githubusercontent.com/brendenlake/SCAN/c4b756cbc010d75c912f16c42c8f15dc6b7e6c8f/"
-)
+_SCAN = "brendenlake/SCAN/c4b756cbc010d75c912f16c42c8f15dc6b7e6c8f/{}"
 _SCAN_PERIOD = 20  # one of 20 training examples is for validation
 
-SCAN = PublicSet(
-    "scan",
-    _pinned(
-        "tasks_{}_simple.txt",
-        f"{_SCAN_URL}simple_split/tasks_{{}}_simple.txt",
-        """
-    train 3267938 941bb8a088c5f53ceff12fde902dc008933cf0c4203cc672c47b5f79d73262dd
-    test 812450 1fe1c8f5a19d0dc40e41bab94278f45f66f3dc415a978bd29855a23440610fc6
-    """,
-    )
-    | _pinned(
-        "tasks_{}_length.txt",
-        f"{_SCAN_URL}length_split/tasks_{{}}_length.txt",
-        """
-    train 2723418 b034212dc7cf87ce62f3a067dd6ad49c4d5cd18d51d615d13825516bcb1ebbc2
-    test 1356970 0760752ed34a75116ae11dcc1ee17526b7500060da1366540730fa24894d7db3
-    """,
-    )
-    | _pinned(
-        "tasks_{}_addprim_jump.txt",
-        f"{_SCAN_URL}add_prim_split/tasks_{{}}_addprim_jump.txt",
-        """
-    train 2579619 e3c78485692e028eed4205e1b8b3fd0e785ef2c12d45b5b89204dadf5b239e23
-    test 1531555 8147ae2651422c701162e174d9d66158daa57858a26b30317ac61797118ac7a5
-    """,
-    ),
-)
+_SCAN_PINS = """
+    simple_split/tasks_train_simple.txt 3267938 941bb8a088c5f53ceff12fde902dc008933cf0c4203cc672c47b5f79d73262dd
+    simple_split/tasks_test_simple.txt 812450 1fe1c8f5a19d0dc40e41bab94278f45f66f3dc415a978bd29855a23440610fc6
+    length_split/tasks_train_length.txt 2723418 b034212dc7cf87ce62f3a067dd6ad49c4d5cd18d51d615d13825516bcb1ebbc2
+    length_split/tasks_test_length.txt 1356970 0760752ed34a75116ae11dcc1ee17526b7500060da1366540730fa24894d7db3
+    add_prim_split/tasks_train_addprim_jump.txt 2579619 e3c78485692e028eed4205e1b8b3fd0e785ef2c12d45b5b89204dadf5b239e23
+    add_prim_split/tasks_test_addprim_jump.txt 1531555 8147ae2651422c701162e174d9d66158daa57858a26b30317ac61797118ac7a5
+"""  # noqa: E501
+SCAN = PublicSet("scan", _pinned(_SCAN, _SCAN_PINS))
 
 _SCAN_LINE = re.compile(r"IN: (.*?) OUT: (.*)")
 
 
-def open_scan(config: DataConfig, split: str, name: str) -> Sequence[Corpus]:
+def open_scan(config: DataConfig, split: str) -> Sequence[Corpus]:
     """Opens a split of a set, such as "scan_simple", as one corpus.
 
     Raises:
       UserError: its file is missing, or a line is not of the form "IN: ... OUT: ...".
     """
     part = "test" if split == "test" else "train"
-    file = f"tasks_{part}_{name.removeprefix('scan_')}.txt"
+    file = f"tasks_{part}_{config.name.removeprefix('scan_')}.txt"
     lines = TextLines(SCAN.path(file, config.dir))
     examples = select_rows(Rows(lines, lines.path, "line"), _parse_scan, "all")
     if split == "test":
@@ -232,32 +213,23 @@ def _parse_scan(line: str) -> Example:
     return {"source": match[1], "target": match[2]}
 
 
-_PYTORCH_EXAMPLES = (
-    "https://raw.githubusercontent.com/pytorch/examples/"
-    "77f55b912142e11fcfdf5b530231fb9c52f181e8/word_language_model/data/wikitext-2/"
-)
-
-TINY_SHAKESPEARE = PublicSet(
-    name="tiny_shakespeare",
-    files={
-        "input.txt": RemoteFile(
-            "https://raw.githubusercontent.com/karpathy/char-rnn/"
-            "6f9487a6fe5b420b7ca9afb0d7c078e37c1d1b4e/data/tinyshakespeare/input.txt",
-            1115394,
-            "86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed",
-        )
-    },
-)
+_CHAR_RNN = "karpathy/char-rnn/6f9487a6fe5b420b7ca9afb0d7c078e37c1d1b4e/data/tinyshakespeare/{}"
+_CHAR_RNN_PIN = """
+    input.txt 1115394 86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed
+"""
+TINY_SHAKESPEARE = PublicSet("tiny_shakespeare", _pinned(_CHAR_RNN, _CHAR_RNN_PIN))
 """About 40,000 lines of Shakespeare's plays (Karpathy 2015, char-rnn). Public domain."""
 
+_WIKITEXT2 = (
+    "pytorch/examples/77f55b912142e11fcfdf5b530231fb9c52f181e8/word_language_model/data/wikitext-2/"
+    "{}.txt"
+)
 _WIKITEXT2_PINS = """
     train 10797148 9e9fa1ad55b1c2c95b08e37dd8e653f638fac2c6de904b79e813611eefbc985f
     valid 1121681 f0737ed31fc1329026e95cb8b98e19c2a182c39c240ab909dc31abf2f8af58e8
     test 1256449 d790b833ef8cf03a90db7bf1271b7520b83c45ce07ba3c1a9699df81e239eca0
 """
-WIKITEXT2 = PublicSet(
-    "wikitext2", _pinned("wiki.{}.tokens", f"{_PYTORCH_EXAMPLES}{{}}.txt", _WIKITEXT2_PINS)
-)
+WIKITEXT2 = PublicSet("wikitext2", _pinned(_WIKITEXT2, _WIKITEXT2_PINS, "wiki.{}.tokens"))
 """Wikipedia articles, tokenized, rare words as <unk>: 2,051,910, 213,886 and 241,211 words.
 
 Merity et al. 2016, "Pointer Sentinel Mixture Models". CC BY-SA 3.0. Line ends (which the literature
@@ -372,12 +344,12 @@ GLUE_TASKS = {
 """Name of the data set -> its files."""
 
 
-def open_glue(config: DataConfig, split: str, name: str) -> Sequence[Corpus]:
-    """Opens a split of a task (a key of `GLUE_TASKS`) as one corpus.
+def open_glue(config: DataConfig, split: str) -> Sequence[Corpus]:
+    """Opens a split of a task as one corpus.
 
     `config.dir` is the folder of the task or the folder of GLUE.
     """
-    task = GLUE_TASKS[name]
+    task = GLUE_TASKS[config.name]
     file = task.files[split]
     path = GLUE.find(file, config.dir) or GLUE.path(f"{task.folder}/{file}", config.dir)
     rows = open_columns(path, task.names, delimiter="\t")

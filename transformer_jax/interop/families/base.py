@@ -169,12 +169,57 @@ def map_modules(path: str, prefix: str, names: Mapping[str, str]) -> Iterator[Te
         yield TensorMapping(f"{path}{ours}/bias", (f"{prefix}{name}.bias",))
 
 
+@dataclasses.dataclass(frozen=True)
+class Joined:
+    """Linear maps of the same input whose outputs share a tensor.
+
+    Attributes:
+      paths: of the linear maps in a layer.
+      sizes: outputs of each.
+      heads: number of heads; each has outputs of all linear maps in turn.
+    """
+
+    paths: Sequence[str]
+    sizes: tuple[int, ...]
+    heads: int = 1
+
+    def mappings(self, layer: str, tensor: str) -> Iterator[TensorMapping]:
+        """Weights and biases in a layer, and the published module `tensor`."""
+        for part, path in enumerate(self.paths):
+            for ours, theirs in {"kernel": "weight", "bias": "bias"}.items():
+                stored = (f"{tensor}.{theirs}",)
+                array = f"{layer}{path}/{ours}"
+                yield TensorMapping(array, stored, True, part, self.sizes, self.heads)
+
+
+def join_projections(*sizes: int) -> Joined:
+    """Queries, keys and values of a layer, with these numbers of outputs."""
+    return Joined([f"self_attention/{name}" for name in _PROJECTIONS], sizes)
+
+
+def join_gated(size: int) -> Joined:
+    """The two inner linear maps of a gated feed-forward network, each with `size` outputs."""
+    return Joined(["feed_forward/gate", "feed_forward/inner"], (size, size))
+
+
 def map_layers(
-    stack: str, prefix: str, count: int, names: Mapping[str, str]
+    stack: str,
+    prefix: str,
+    count: int,
+    names: Mapping[str, str],
+    joined: Mapping[str, Joined] | None = None,
 ) -> Iterator[TensorMapping]:
-    """`map_modules` of the layers of a stack, which the published names number after `prefix`."""
+    """`map_modules` of the layers of a stack, which the published names number after `prefix`.
+
+    Args:
+      joined: published module -> the linear maps whose weights and biases it has.
+    """
     for i in range(count):
-        yield from map_modules(f"{stack}/layer_{i}/", f"{prefix}.{i}.", names)
+        layer = f"{stack}/layer_{i}/"
+        published = f"{prefix}.{i}."
+        yield from map_modules(layer, published, names)
+        for name, linear_maps in (joined or {}).items():
+            yield from linear_maps.mappings(layer, f"{published}{name}")
 
 
 def attention_modules(path: str, prefix: str, names: Sequence[str]) -> dict[str, str]:
@@ -184,40 +229,6 @@ def attention_modules(path: str, prefix: str, names: Sequence[str]) -> dict[str,
         f"{path}/{projection}": f"{prefix}.{name}"
         for projection, name in zip(projections, names, strict=True)
     }
-
-
-def map_joined(
-    path: str,
-    names: Sequence[str],
-    tensor: str,
-    sizes: Sequence[int],
-    heads: int = 1,
-    transposed: bool = True,
-) -> Iterator[TensorMapping]:
-    """Linear maps of the same input whose outputs, of these sizes, share a tensor, head by head.
-
-    Args:
-      path: of the module with the linear maps `names`.
-    """
-    for part, name in enumerate(names):
-        for ours, theirs in {"kernel": "weight", "bias": "bias"}.items():
-            stored = (f"{tensor}.{theirs}",)
-            array = f"{path}/{name}/{ours}"
-            yield TensorMapping(array, stored, transposed, part, tuple(sizes), heads)
-
-
-def map_projections(
-    layer: str, tensor: str, sizes: Sequence[int], transposed: bool = True
-) -> Iterator[TensorMapping]:
-    """Queries, keys and values of a layer, in one tensor."""
-    path = f"{layer}/self_attention"
-    return map_joined(path, _PROJECTIONS, tensor, sizes, transposed=transposed)
-
-
-def map_gated(layer: str, tensor: str, size: int) -> Iterator[TensorMapping]:
-    """The two inner linear maps of a gated feed-forward network, each with `size` outputs, in one
-    tensor."""
-    return map_joined(f"{layer}/feed_forward", ("gate", "inner"), tensor, (size, size))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -335,10 +346,14 @@ class Family:
 
     def keys(self, model: TransformerConfig) -> dict[str, Any]:
         """Keys of config.json that follow from the section `model`."""
+        # A model here may leave this rate to that of all sublayers, a published one has a number.
+        model = dataclasses.replace(model, embedding_dropout_rate=model.embedding_dropout)
         keys = {
             key: key_value(field, option_value(model, field))
             for key, field in self.field_names.items()
         }
+        if self.architecture == "encoder_decoder":
+            keys["is_encoder_decoder"] = True
         return {"model_type": self.model_type, **keys, **self.required, **self.to_keys(model)}
 
 

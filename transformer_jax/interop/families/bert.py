@@ -255,7 +255,6 @@ def _to_keys_modernbert(model: TransformerConfig) -> Keys:
         "rope_parameters": {
             kind: {"rope_type": "default", "rope_theta": theta} for kind, theta in thetas.items()
         },
-        "embedding_dropout": model.embedding_dropout,
         "norm_bias": model.norm == "layer",
         "classifier_activation": base.key_value("activation", model.activation),
     }
@@ -267,13 +266,12 @@ def _modernbert_mappings(model: TransformerConfig) -> Iterator[TensorMapping]:
     yield TensorMapping("prediction_head/bias", ("decoder.bias",))
     norms = {"input/norm": "model.embeddings.norm", "encoder/final_norm": "model.final_norm"}
     yield from base.map_modules("", "", {**norms, **_MODERNBERT_HEAD})
-    yield from base.map_layers("encoder", "model.layers", model.num_layers, _MODERNBERT_LAYER)
-    for i in range(model.num_layers):
-        path = f"encoder/layer_{i}"
-        prefix = f"model.layers.{i}"
-        sizes = 3 * [model.d_model]
-        yield from base.map_projections(path, f"{prefix}.attn.Wqkv", sizes)
-        yield from base.map_gated(path, f"{prefix}.mlp.Wi", model.d_ff)
+    joined = {
+        "attn.Wqkv": base.join_projections(*[model.d_model] * 3),
+        "mlp.Wi": base.join_gated(model.d_ff),
+    }
+    layers = model.num_layers
+    yield from base.map_layers("encoder", "model.layers", layers, _MODERNBERT_LAYER, joined)
 
 
 MODERNBERT = Family(

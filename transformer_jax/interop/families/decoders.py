@@ -5,6 +5,7 @@ and Mixtral (Jiang et al. 2023, 2024), Qwen2 (Yang et al. 2024), Qwen3 and Qwen3
 
 import dataclasses
 import functools
+import itertools
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -274,12 +275,13 @@ def _mappings_phi3(model: TransformerConfig) -> Iterator[TensorMapping]:
     """Phi-3 stores queries, keys and values in one tensor, and the two inner projections, too."""
     yield from _mappings(model)
     key_size = model.key_value_heads * model.d_k
-    sizes = (model.num_heads * model.d_k, key_size, key_size)
-    for i in range(model.num_layers):
-        path = f"decoder/layer_{i}"
-        prefix = f"model.layers.{i}"
-        yield from base.map_projections(path, f"{prefix}.self_attn.qkv_proj", sizes)
-        yield from base.map_gated(path, f"{prefix}.mlp.gate_up_proj", model.d_ff)
+    joined = {
+        "self_attn.qkv_proj": base.join_projections(
+            model.num_heads * model.d_k, key_size, key_size
+        ),
+        "mlp.gate_up_proj": base.join_gated(model.d_ff),
+    }
+    yield from base.map_layers("decoder", "model.layers", model.num_layers, {}, joined)
 
 
 def _to_options_qwen3_moe(keys: Keys) -> Options:
@@ -291,23 +293,22 @@ def _to_options_qwen3_moe(keys: Keys) -> Options:
 def _mappings_of_experts(
     mlp: str, names: Mapping[str, str], model: TransformerConfig
 ) -> Iterator[TensorMapping]:
-    """Mappings of experts, in the module `mlp` of a layer; `names` are our matrices -> tensors."""
+    """Mappings of a model with experts; arguments as of `map_experts`."""
     yield from _mappings(model)
-    for i in range(model.num_layers):
-        path = f"decoder/layer_{i}/feed_forward"
-        prefix = f"model.layers.{i}.{mlp}"
-        yield from base.map_modules(f"{path}/", f"{prefix}.", {"router": "gate"})
-        yield from map_experts(path, prefix, names, model)
+    router = {"feed_forward/router": f"{mlp}.gate"}
+    yield from base.map_layers("decoder", "model.layers", model.num_layers, router)
+    yield from map_experts(mlp, names, model)
 
 
 def map_experts(
-    path: str, prefix: str, names: Mapping[str, str], model: TransformerConfig
+    mlp: str, names: Mapping[str, str], model: TransformerConfig
 ) -> Iterator[TensorMapping]:
-    """Matrices of the experts of a layer: the name of ours -> that of the published tensors."""
-    for expert in range(model.options_of(ExpertsOptions).num_experts):
-        for ours, name in names.items():
-            tensor = f"{prefix}.experts.{expert}.{name}.weight"
-            yield TensorMapping(f"{path}/expert_{ours}/{expert}", (tensor,))
+    """Matrices of all experts, in the module `mlp` of a layer; `names` are ours -> the tensors."""
+    experts = range(model.options_of(ExpertsOptions).num_experts)
+    layers = range(model.num_layers)
+    for i, expert, (ours, name) in itertools.product(layers, experts, names.items()):
+        tensor = f"model.layers.{i}.{mlp}.experts.{expert}.{name}.weight"
+        yield TensorMapping(f"decoder/layer_{i}/feed_forward/expert_{ours}/{expert}", (tensor,))
 
 
 def _to_options_phi3(keys: Keys) -> Options:
@@ -318,7 +319,7 @@ def _to_options_phi3(keys: Keys) -> Options:
 def _to_keys_phi3(model: TransformerConfig) -> Keys:
     keys = {**_to_keys(model), "partial_rotary_factor": model.rope_fraction}
     del keys["head_dim"]
-    return {**keys, "embd_pdrop": model.embedding_dropout}
+    return keys
 
 
 def renamed(fields: Fields, old: str, new: str) -> Fields:
@@ -501,33 +502,22 @@ GEMMA3 = dataclasses.replace(
 )
 
 
-_GPT2_NORMS = {
+_GPT2_LAYER = {
     "self_attention_residual/norm_before": "ln_1",
-    "feed_forward_residual/norm_before": "ln_2",
-}
-_GPT2_MATRICES = {
     "self_attention/output": "attn.c_proj",
+    "feed_forward_residual/norm_before": "ln_2",
     "feed_forward/inner": "mlp.c_fc",
     "feed_forward/outer": "mlp.c_proj",
 }
 
 
-def _to_keys_gpt2(model: TransformerConfig) -> Keys:
-    return {"n_inner": model.d_ff, "embd_pdrop": model.embedding_dropout}
-
-
 def _mappings_gpt2(model: TransformerConfig) -> Iterator[TensorMapping]:
     yield from map_frame(model, "transformer.wte", "transformer.ln_f")
     yield TensorMapping("input/positions/table", ("transformer.wpe.weight",))
-    yield from base.map_layers("decoder", "transformer.h", model.num_layers, _GPT2_NORMS)
-    sizes = 3 * [model.d_model]
-    for i in range(model.num_layers):
-        path = f"decoder/layer_{i}"
-        prefix = f"transformer.h.{i}"
-        # Matrices are stored as [inputs, outputs].
-        yield from base.map_projections(path, f"{prefix}.attn.c_attn", sizes, transposed=False)
-        for ours, name in _GPT2_MATRICES.items():
-            yield from base.map_joined(path, [ours], f"{prefix}.{name}", (), transposed=False)
+    joined = {"attn.c_attn": base.join_projections(*[model.d_model] * 3)}
+    layers = base.map_layers("decoder", "transformer.h", model.num_layers, _GPT2_LAYER, joined)
+    for mapping in layers:  # matrices are stored as [inputs, outputs]
+        yield dataclasses.replace(mapping, transposed=False)
 
 
 GPT2 = Family(
@@ -554,7 +544,7 @@ GPT2 = Family(
         "scale_embeddings": False,
     },
     to_options=lambda keys: {"d_ff": keys.get("n_inner") or 4 * keys["n_embd"]},
-    to_keys=_to_keys_gpt2,
+    to_keys=lambda model: {"n_inner": model.d_ff},
     mappings=_mappings_gpt2,
     defaults={"bos_token_id": 50_256, "eos_token_id": 50_256, "n_inner": None},
     required={

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from transformer_jax.interop.families import base, decoders
-from transformer_jax.interop.families.base import Keys, Options, TensorMapping
+from transformer_jax.interop.families.base import Joined, Keys, Options, TensorMapping
 from transformer_jax.nn.config import TransformerConfig
 from transformer_jax.nn.latent_attention import LatentOptions
 from transformer_jax.nn.layer_pattern import pattern_text
@@ -130,23 +130,15 @@ def _yarn_keys(model: TransformerConfig) -> Keys:
 
 def _mappings(model: TransformerConfig) -> Iterator[TensorMapping]:
     latent = model.options_of(LatentOptions)
+    down = ("self_attention/latent", "self_attention/rotary")
+    up = ("self_attention/key_up", "self_attention/value_up")
+    joined = {
+        "self_attn.kv_a_proj_with_mqa": Joined(down, (latent.kv_rank, latent.rotary_size)),
+        "self_attn.kv_b_proj": Joined(up, (model.d_k, model.d_v), heads=model.num_heads),
+    }
     yield from decoders.map_frame(model)
-    yield from base.map_layers("decoder", "model.layers", model.num_layers, _LAYER)
-    for i in range(model.num_layers):
-        path = f"decoder/layer_{i}/self_attention"
-        prefix = f"model.layers.{i}.self_attn"
-        sizes = (latent.kv_rank, latent.rotary_size)
-        yield from base.map_joined(
-            path, ("latent", "rotary"), f"{prefix}.kv_a_proj_with_mqa", sizes
-        )
-        sizes = (model.d_k, model.d_v)
-        up = ("key_up", "value_up")
-        yield from base.map_joined(path, up, f"{prefix}.kv_b_proj", sizes, heads=model.num_heads)
-        if model.of_layer(i).feed_forward != "dense":
-            layer = f"decoder/layer_{i}/feed_forward"
-            yield from decoders.map_experts(
-                layer, f"model.layers.{i}.mlp", decoders.MATRICES, model
-            )
+    yield from base.map_layers("decoder", "model.layers", model.num_layers, _LAYER, joined)
+    yield from decoders.map_experts("mlp", decoders.MATRICES, model)
 
 
 DEEPSEEK_V2 = decoders.family(

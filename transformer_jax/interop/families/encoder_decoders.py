@@ -76,11 +76,6 @@ def _to_options_marian(keys: Keys) -> Options:
     return {**_to_options(keys), "tie_embeddings": tie}
 
 
-def _to_keys_marian(model: TransformerConfig) -> Keys:
-    shared = model.tie_embeddings == "all"
-    return {"is_encoder_decoder": True, "share_encoder_decoder_embeddings": shared}
-
-
 def _mappings(model: TransformerConfig) -> Iterator[TensorMapping]:
     target = ["model.decoder.embed_tokens.weight", "lm_head.weight"]
     source = ["model.encoder.embed_tokens.weight"]
@@ -115,7 +110,6 @@ _family = functools.partial(
     fields=_FIELDS,
     mappings=_mappings,
     to_options=_to_options,
-    to_keys=lambda model: {"is_encoder_decoder": True},
     required=_REQUIRED,
     neutral=_NEUTRAL,
     no_effect=_NO_EFFECT,
@@ -136,7 +130,7 @@ MARIAN = _family(
     fixed_fields=_SINUSOIDAL | {"norm_placement": "post"},
     defaults={"pad_token_id": 58_100, "eos_token_id": 0, "decoder_start_token_id": 58_100},
     to_options=_to_options_marian,
-    to_keys=_to_keys_marian,
+    to_keys=lambda model: {"share_encoder_decoder_embeddings": model.tie_embeddings == "all"},
     ignored_tensors=_SINUSOID_TABLES,
     required=_REQUIRED | {"static_position_embeddings": True, "normalize_before": False},
     neutral=_NEUTRAL | {"add_final_layer_norm": False},
@@ -213,7 +207,6 @@ def _to_keys_t5(model: TransformerConfig) -> Keys:
         "num_decoder_layers": model.num_decoder_layers,
         "scale_decoder_outputs": model.scale_logits,
         "tie_word_embeddings": model.tie_embeddings == "all",
-        "is_encoder_decoder": True,
     }
 
 
@@ -334,7 +327,6 @@ def _to_keys_t5gemma(model: TransformerConfig) -> Keys:
     }
     return {
         **stacks,
-        "is_encoder_decoder": True,
         "dropout_rate": model.dropout_rate,
         "attention_dropout": model.attention_dropout_rate,
         "tie_word_embeddings": model.tie_embeddings == "target",

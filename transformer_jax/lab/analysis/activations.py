@@ -25,6 +25,7 @@ from transformer_jax.lab.analysis.pages import frame
 from transformer_jax.models import apply_model
 from transformer_jax.nn.hooks import HookPoint, intercept_activations, matches_pattern
 from transformer_jax.parallel.sharding import place_like, round_up_rows
+from transformer_jax.runs.run import Run
 from transformer_jax.runtime import platform
 from transformer_jax.summary import Summarized, shape
 from transformer_jax.tasks.interface import Prediction
@@ -94,12 +95,13 @@ def _cut(
     """Removes padding from an activation."""
     for i, axis in enumerate(axes[path]):
         if axis in ("position", "query", "key"):
-            count = len(reading.tokens[_stack(path, axis, reading)])
+            count = len(reading.tokens[stack_of(path, axis, reading)])
             value = value[(slice(None),) * i + (slice(count),)]
     return value
 
 
-def _stack(path: str, axis: str, reading: ModelInputs) -> str:
+def stack_of(path: str, axis: str, reading: ModelInputs) -> str:
+    """Stack whose tokens an axis of the activation of a path counts."""
     if "cross_attention" in path and (axis == "key" or path.endswith((".keys", ".values"))):
         return "encoder"
     first = path.partition(".")[0].replace("source_positions", "encoder")
@@ -157,12 +159,16 @@ def find_predictions(
 
 def _likeliest(probabilities: np.ndarray, outputs: Tokenizer | Labels) -> tuple[Prediction, ...]:
     best = np.argsort(-probabilities, kind="stable")  # of equal ones, the lower id first
-    if isinstance(outputs, Labels):
-        names = [outputs.names[i] for i in best]
-    else:
+    if not isinstance(outputs, Labels):
         best = best[:NUM_TOKENS]
-        names = outputs.pieces(best.tolist())
-    return tuple(map(Prediction, names, probabilities[best].tolist()))
+    return tuple(map(Prediction, names_of(outputs, best.tolist()), probabilities[best].tolist()))
+
+
+def names_of(outputs: Tokenizer | Labels, ids: Sequence[int]) -> list[str]:
+    """Pieces of predicted tokens, or names of predicted labels."""
+    if isinstance(outputs, Labels):
+        return [outputs.names[i] for i in ids]
+    return outputs.pieces(ids)
 
 
 KINDS: Mapping[str, tuple[str, str]] = {
@@ -218,11 +224,16 @@ class Attention(_Example):
 
         Raises:
           KeyError: these were not collected.
+          ValueError: the layers have different numbers G of heads; see `by_layer`.
         """
+        return np.stack(self.by_layer(kind, what))
+
+    def by_layer(self, kind: str, what: str) -> list[np.ndarray]:
+        """Activations of each layer; arguments of `of`, KeyError if these were not collected."""
         paths = [f"{module}.{what}" for module in self._modules(kind).values()]
         if not paths or paths[0] not in self.values:
             raise KeyError(f"no {what} of {kind} attention; there are {', '.join(self.values)}")
-        return np.stack([self.values[path] for path in paths])
+        return [self.values[path] for path in paths]
 
     def layers(self, kind: str) -> list[int]:
         """Numbers of the layers that have attention of a kind; others, such as linear attention,
@@ -259,18 +270,16 @@ ALSO: Mapping[str, tuple[str, ...]] = {
 
 
 def attention(
-    model: Any,
-    params: Any,
-    reading: ModelInputs,
-    also: Collection[str] = (),
-    outputs: Tokenizer | Labels | None = None,
+    run: Run, source: str, target: str | None = None, also: Collection[str] = ()
 ) -> Attention:
-    """Attention of an example, in one pass.
+    """Attention weights of every layer and head, for one example.
 
     Args:
-      model, params, reading: as of `collect`.
-      also: further activations, names of `ALSO`; "stream" is the residual stream.
-      outputs: vocabulary or labels of the predictions; None: predictions are left out.
+      source: the example, as for `predict`.
+      target: the target of a task on pairs; None: the run's own output. Of a classifier or
+        tagger, the gold label, or the words' gold tags, with spaces between.
+      also: other activations to collect: "queries", "keys", "values", "heads", "stream", the
+        residual stream.
 
     Raises:
       UserError: a name is not in `ALSO`, or the model has no attention.
@@ -279,8 +288,9 @@ def attention(
     if unknown:
         raise UserError(f"attention: also has {unknown[0]!r}; choose from {', '.join(ALSO)}")
     patterns = ("**.weights", *(pattern for name in sorted(also) for pattern in ALSO[name]))
-    values = collect(model, params, reading, patterns)
-    predictions = find_predictions(reading, values[LOGITS], outputs) if outputs else None
+    reading = run.model_inputs(source, target)
+    values = collect(run.model, run.params, reading, patterns)
+    predictions = find_predictions(reading, values[LOGITS], run.tokenizer.outputs)
     collected = Attention(reading.texts, reading.pieces, values, predictions)
     if not collected.kinds:
         raise UserError("attention: this run's model has no layer with attention weights")
@@ -311,13 +321,15 @@ class Hidden(_Example):
         return {**super().summary(), **streams, "lens": shape(self.lens)}
 
 
-def hidden(model: Any, params: Any, reading: ModelInputs) -> Hidden:
-    """Residual streams of an example, and their logit lens; arguments of `collect`.
+def hidden(run: Run, source: str, target: str | None = None) -> Hidden:
+    """The residual stream after each layer and its logit lens; arguments of `attention`.
 
     Raises:
       UserError: a stack has no residual stream (recurrent models).
     """
-    activations = collect(model, params, reading, ALSO["stream"])
+    reading = run.model_inputs(source, target)
+    params = run.params
+    activations = collect(run.model, params, reading, ALSO["stream"])
     streams = {stack: _stack_stream(activations, stack) for stack in reading.tokens}
     # In one batch, each stream in place of the last layer's output.
     last_streams = streams[reading.last_stack]
@@ -327,7 +339,7 @@ def hidden(model: Any, params: Any, reading: ModelInputs) -> Hidden:
     padded = np.zeros((rows, width, *features), last_streams.dtype)
     padded[:depth, :length] = last_streams
     inputs = [np.repeat(x, rows, axis=0) for x in reading.inputs]
-    program = _hidden_program(model, f"{reading.last_stack}.layer_{depth - 2}")
+    program = _hidden_program(run.model, f"{reading.last_stack}.layer_{depth - 2}")
     logits = unpad(program(params, *place_like(params, (padded, inputs))), depth)[:, :length]
     log_probs = np.asarray(jax.nn.log_softmax(logits))
     return Hidden(reading.texts, reading.pieces, streams, log_probs)

@@ -96,7 +96,7 @@ def _add_vectors(kinds: Mapping[str, dict[str, Any]], attention: Any, room: int)
     collected = {}
     for kind in reversed(attention.kinds):
         with contextlib.suppress(KeyError):  # they were not collected
-            collected[kind] = {name: attention.of(kind, name) for name in ("queries", "keys")}
+            collected[kind] = {name: attention.by_layer(kind, name) for name in ("queries", "keys")}
     layers = [
         (kind, layer)
         for kind, vectors in collected.items()

@@ -113,7 +113,7 @@ def _summed(program: Callable[..., Any], params: Any, batches: Iterable[Batch]) 
 MEASURES = {"gradient": by_gradient, "switching_off": by_switching_off}
 
 
-def head_importance(run: Run, split: str, by: str) -> Importance:
+def head_importance(run: Run, split: str = "valid", by: str = "gradient") -> Importance:
     """Importance of each head for the loss of a split, [H] in nats a token by path of the heads.
 
     Args:
@@ -138,6 +138,8 @@ def head_importance(run: Run, split: str, by: str) -> Importance:
     prepared = task.prepare(open_split(run.settings.data, split), training=False)
     items: list[Any] = [task.preprocess(item, np.random.default_rng(0)) for item in prepared]
     items = [item for item in items if all(len(item[name]) <= task.lengths[name] for name in item)]
+    if not items:
+        raise UserError(f"head_importance: no example of {split} fits in a row")
     rows = round_up_rows(batch_rows(run.settings, task), run.params)
     batches = []  # of equal shape, with one example a row
     for chosen in batched(items, rows):

@@ -16,11 +16,12 @@ from jaxtyping import Array, Float
 
 from transformer_jax.errors import UserError
 from transformer_jax.inference.model_inputs import ModelInputs
+from transformer_jax.lab.analysis.activations import stack_of
 from transformer_jax.models import apply_model
-from transformer_jax.models.patches import HookPointAxes
 from transformer_jax.nn.hooks import HookPoint, intercept_activations, matches_pattern
 from transformer_jax.parallel import hosts
 from transformer_jax.parallel.sharding import place_like, round_up_rows
+from transformer_jax.runs.run import Run
 from transformer_jax.runtime import platform
 from transformer_jax.suggestions import suggest
 
@@ -32,19 +33,17 @@ Measure = Callable[[Float[Array, "T V"]], Float[Array, ""]]
 
 
 def patch_grid(
-    model: Any,
-    params: Any,
-    reading: ModelInputs,
-    points: HookPointAxes,
+    run: Run,
+    source: str,
+    target: str | None,
     pattern: str,
     change: ArrayLike,
     measure: Measure | None = None,
 ) -> Float[np.ndarray, "L T"]:
-    """Measures of the model with one position of one hook point changed, for all of them.
+    """Measures of the example with each position of each hook point changed in turn.
 
     Args:
-      params: on the devices that compute.
-      points: the model's hook points.
+      source, target: as of `attention`.
       pattern: pattern of L hook points (`nn.hooks`) whose first axis is "position", such as
         "encoder.layer_*".
       change: an array [L, T, ...], whose [l, t] replaces the value at point l and position t, such
@@ -52,9 +51,10 @@ def patch_grid(
       measure: None: log P(target) of a task on pairs, in nats.
 
     Raises:
-      UserError: no hook point matches, one has no positions, the array has another shape, or a task
-        without targets has no measure.
+      UserError: no hook point matches, one has no positions, they are of stacks of different
+        lengths, the array has another shape, or a task without targets has no measure.
     """
+    points = run.hook_points
     paths = [path for path in points if matches_pattern(pattern, path)]
     if not paths:
         hint = suggest(pattern, points)
@@ -63,22 +63,28 @@ def patch_grid(
         if next(iter(points[path])) != "position":
             axes = ", ".join(points[path])
             raise UserError(f"patch_grid: {path} has no position first, but {axes}")
-    stack = paths[0].partition(".")[0]
-    length = len(reading.tokens.get(stack, ()))
+    reading = run.model_inputs(source, target)
+    lengths = {len(reading.tokens[stack_of(path, "position", reading)]) for path in paths}
+    if len(lengths) > 1:
+        counts = " and ".join(map(str, sorted(lengths)))
+        raise UserError(
+            f"patch_grid: {pattern} has points of stacks of {counts} tokens; take one stack"
+        )
+    length = lengths.pop()
     sizes = tuple(points[paths[0]].values())[1:]
     if np.ndim(change) and np.shape(change) != (len(paths), length, *sizes):
         raise UserError(
             f"patch_grid: an array of shape {np.shape(change)} does not fit; {pattern} takes "
             f"{(len(paths), length, *sizes)}"
         )
-    program = _program(model, paths, measure or _log_prob_of(reading), reading)
+    program = _program(run.model, paths, measure or _log_prob_of(reading), reading)
     cells = np.array([*np.ndindex(len(paths), length)], np.int32)
-    rows = round_up_rows(min(CELLS, len(cells)), params)
-    inputs = place_like(params, [np.repeat(x, rows, axis=0) for x in reading.inputs])
+    rows = round_up_rows(min(CELLS, len(cells)), run.params)
+    inputs = place_like(run.params, [np.repeat(x, rows, axis=0) for x in reading.inputs])
     values = jnp.asarray(change)
     batches = np.resize(cells, (-(-len(cells) // rows), rows, 2))  # the last one is filled up
     measures = [
-        hosts.to_host(program(params, inputs, values, place_like(params, batch)))
+        hosts.to_host(program(run.params, inputs, values, place_like(run.params, batch)))
         for batch in batches
     ]
     return np.concatenate(measures)[: len(cells)].reshape(len(paths), length)

@@ -1,17 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tables for notebooks: errors of a classifier or tagger, and a text as tokenizers see it."""
+"""Tables for notebooks: errors of a classifier or tagger, and a text as tokenizers see it; and the
+curves of a run."""
 
 import html
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pandas as pd
 
 from transformer_jax.errors import UserError
-from transformer_jax.runs.evaluate import evaluator_of
+from transformer_jax.runs.evaluate import evaluator_of, selection_metric
 from transformer_jax.runs.run import Run
-from transformer_jax.runs.workdir import TOKENIZER, fetch_files
+from transformer_jax.runs.workdir import TOKENIZER, fetch_files, read_metrics
 from transformer_jax.scoring.errors import confusion, decisions, worst_errors
 from transformer_jax.tokenization import (
     Labels,
@@ -21,6 +23,9 @@ from transformer_jax.tokenization import (
     load_tokenizers,
 )
 from transformer_jax.tokenization.published import PublishedTokenizer, import_tokenizer
+
+if TYPE_CHECKING:
+    from transformer_jax.lab.pictures.style import Picture
 
 _SHOWN = 20
 _SIDE_BY_SIDE = "display: flex; flex-wrap: wrap; gap: 2em; align-items: flex-start"
@@ -137,6 +142,15 @@ def compare_tokens(text: str, tokenizers: Mapping[str, Tokenizer]) -> Tokens:
     )
 
 
+def tokens(run: Run, text: str, *others: str | Path) -> Tokens:
+    """The pieces and ids of a text by the tokenizers of a run, beside those of other runs or
+    published tokenizers."""
+    tokenizers = text_tokenizers(run.tokenizer, run.workdir.name)
+    for other in others:
+        tokenizers |= open_tokenizers(other)
+    return compare_tokens(text, tokenizers)
+
+
 def open_tokenizers(path: str | Path) -> dict[str, Tokenizer]:
     """The tokenizers of text of a run (its workdir), or the published one in a file or folder, by
     name; one that several sides share is named once.
@@ -160,3 +174,11 @@ def text_tokenizers(tokenizers: Tokenizers, name: str) -> dict[str, Tokenizer]:
     if len({id(tokenizer) for tokenizer in by_side.values()}) == 1:
         return {name: next(iter(by_side.values()))}
     return {f"{name} ({side})": tokenizer for side, tokenizer in by_side.items()}
+
+
+def plot(run: Run) -> "Picture":
+    """The curves of loss, score and learning rate; UserError if nothing was recorded."""
+    from transformer_jax.lab.pictures import draw_curves
+
+    selected_by = selection_metric(run.settings, run.task).removeprefix("-")
+    return draw_curves({run.workdir.name: [read_metrics(run.workdir)]}, (selected_by,))

@@ -140,7 +140,7 @@ class Claim(Summarized):
         """
         if self.experiment is not None:
             return {}
-        configs = self.sweep(1).configs(overrides)
+        configs = self.sweep(1).with_base(overrides).configs()
         first, *others = configs.values()
         if first in others:
             raise UserError(
@@ -208,7 +208,8 @@ def decide_claim(
     fields = {name: value for name, value in overrides.items() if name not in PLACES}
     asked = {"claim": claim.identity, STATISTIC: _statistic(claim), "overrides": fields}
     user_modules = load_modules(modules, workdir)
-    configs = claim.configs(overrides)
+    claim = dataclasses.replace(claim, base={**claim.base, **overrides})
+    configs = claim.configs({})
     require_direction(claim.metric, claim.better)
     with open_for_writing(workdir) as handle:
         path = handle.folder / f"{claim.name}.{VERDICT}".removeprefix(".")
@@ -220,7 +221,7 @@ def decide_claim(
                     "that are there"
                 )
         folder = _rows_folder(claim, handle.folder, configs)
-        values, seconds, decision = _decide(claim, folder, overrides, modules, progress)
+        values, seconds, decision = _decide(claim, folder, configs, modules, progress)
         verdict = {
             "name": claim.name,
             "statement": claim.statement,
@@ -258,13 +259,13 @@ def _rows_folder(claim: Claim, workdir: Path, configs: Mapping[str, Settings]) -
 
 
 def _decide(
-    claim: Claim, folder: Path, overrides: Mapping[str, Any], modules: Modules, progress: bool
+    claim: Claim, folder: Path, configs: Mapping[str, Settings], modules: Modules, progress: bool
 ) -> tuple[dict[str, list[float]], float, sequential.Look]:
     """Adds seeds until a look decides: values of each side, seconds, and the last decision."""
     values: dict[str, list[float]] = {name: [] for name in claim.sides}
     seconds = 0.0
     for start, count in itertools.pairwise([0, *claim.looks]):
-        added, spent = _values(claim, range(start, count), folder, overrides, modules, progress)
+        added, spent = _values(claim, range(start, count), folder, configs, modules, progress)
         for name in values:
             values[name] += added[name]
         seconds += spent
@@ -414,7 +415,7 @@ def _values(
     claim: Claim,
     seeds: range,
     folder: Path,
-    overrides: Mapping[str, Any],
+    configs: Mapping[str, Settings],
     modules: Modules,
     progress: bool,
 ) -> tuple[dict[str, list[float]], float]:
@@ -429,9 +430,7 @@ def _values(
         for name, side in zip(claim.rows, zip(*pairs, strict=True), strict=True):
             values[name] = list(map(float, side))
         return values, time.perf_counter() - start
-    sweep = claim.sweep(seeds.stop)
-    configs = claim.configs(overrides)
-    rows = run_sweep(sweep, folder, overrides, modules=modules, progress=progress)
+    rows = run_sweep(claim.sweep(seeds.stop), folder, modules=modules, progress=progress)
     start = time.perf_counter()  # the rows say how long they trained, now or earlier
     for row in rows:
         if claim.measure is None:
@@ -440,9 +439,8 @@ def _values(
             if None in of_row:
                 raise UserError(f"claim: {row.name} has no validation metric {claim.metric!r}")
             continue
-        measures = claim.measure
-        if not isinstance(measures, Mapping):
-            measures = {row.name: measures}
+        of_all = claim.measure
+        measures = of_all if isinstance(of_all, Mapping) else {row.name: of_all}
         workdirs = _seed_workdirs(folder, row.name, configs[row.name], seeds.stop)[seeds.start :]
         values |= {name: [] for name in measures}
         for workdir, has_diverged in zip(workdirs, row.diverged[seeds.start :], strict=True):

@@ -114,7 +114,10 @@ def compare(
     differences |= differing(*digests.values(), ignored=_OF_ONE_RUN)
     require_same_validation("compare", {name: {**fields[name], **digests[name]} for name in names})
     records = {name: [read_metrics(seed) for seed in of_run] for name, of_run in seeds.items()}
-    same_tokens = not any(field.startswith("tokenizer of ") for field in differences)
+    # A label or tag is one, whatever the tokens of its text are.
+    predicts_tokens = any(not TASKS[of_run[0].task.name].labels for of_run in configs.values())
+    other_tokens = any(field.startswith("tokenizer of ") for field in differences)
+    same_tokens = not (predicts_tokens and other_tokens)
     values = _common_metrics(records, metrics, same_tokens)
     numbers = {name: [config.seed for config in of_run] for name, of_run in configs.items()}
     paired = [name for name in names if numbers[name] == numbers[names[0]]]
@@ -249,8 +252,9 @@ def _example_cells(name: str, test: PairedScores) -> list[str]:
 
 def _distinct_names(folders: Sequence[Path]) -> list[str]:
     """The shortest ends of the paths that differ."""
-    for parts in range(1, 1 + max(len(folder.parts) for folder in folders)):
-        names = ["/".join(folder.parts[-parts:]) for folder in folders]
+    paths = [folder.absolute().parts for folder in folders]
+    for count in range(1, 1 + max(map(len, paths))):
+        names = ["/".join(path[-count:]) for path in paths]
         if len(set(names)) == len(names):
             return names
     raise UserError(f"compare: {folders[0]} is given twice; give runs that differ")
@@ -425,7 +429,7 @@ def _score_of(task: Any, key: str, references: Sequence[str]) -> tuple[str, Any]
     if task.name == "parsing":
         return "f1", parseval
     metric = task.metric or TASKS[task.name].metric or "exact_match"
-    return metric, METRICS.find(metric)
+    return metric, METRICS.configured(metric, task)
 
 
 def _tag_accuracy(outputs: Sequence[str], references: Sequence[str]) -> dict[str, float]:

@@ -182,6 +182,12 @@ class Proposal:
         """Name of its row among the runs; a changed proposal has another."""
         return f"{folder_name(self.name)[:_LONGEST_NAME]}-{self.digest[:8]}"
 
+    @property
+    def stated(self) -> dict[str, Any]:
+        """What the ledger says of it, whatever becomes of it."""
+        named = ("name", "why", "lines", "digest", "overrides", "files")
+        return {name: getattr(self, name) for name in named}
+
 
 def digest_of_file(path: Path) -> str:
     """SHA-256 of a file; empty if there is none."""

@@ -76,14 +76,12 @@ def run_job(kind: str, limits: Limits, **arguments: Any) -> dict[str, Any]:
     limits.folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=limits.folder) as scratch:
         answer = Path(scratch) / "answer.json"
-        errors = Path(scratch) / "stderr"
         work = json.dumps({"kind": kind, "arguments": arguments, "answer": str(answer)})
         line = f"{work}\n".encode()
-        with hosts.catch_stops() as stops, child_process(__name__, line, errors) as process:
+        with hosts.catch_stops() as stops, child_process(__name__, line, scratch) as process:
             _wait(process, limits, stops)
         if not answer.exists():
-            reason = describe_end(process.returncode, errors.read_text(errors="replace"))
-            raise JobError("crash", reason)
+            raise JobError("crash", describe_end(process, scratch))
         result: dict[str, Any] = json.loads(answer.read_text(encoding="utf-8"))
     if "busy" in result:
         raise UserError(f"night: {result['busy']}")

@@ -70,6 +70,14 @@ class Variant(NamedTuple):
     lines: int
     stage: Stage
 
+    def changed(self, by: Line) -> "Variant":
+        """The variant with what a proposal changes."""
+        return self._replace(
+            overrides={**self.overrides, **by["overrides"]},
+            files={**self.files, **by["files"]},
+            lines=self.lines + by["lines"],
+        )
+
 
 class OpenNight:
     """A night under way.
@@ -156,19 +164,15 @@ class OpenNight:
           UserError: a component of a promoted proposal has changed.
         """
         number = self.number if number is None else number
-        overrides = dict(self.night.base)
-        files: dict[str, str] = {}
-        lines = 0
+        row = Variant(BASELINE, self.night.base, {}, 0, number)
         for line in self.ledger.promoted[:number]:
-            overrides |= line["overrides"]
-            files |= line["files"]
-            lines += line["lines"]
-        for name in self._changed(files):
+            row = row.changed(line)
+        for name in self._changed(row.files):
             raise UserError(
                 f"night: {self.folder / name} is part of the baseline and was changed; restore it, "
                 "or begin another night in a new folder"
             )
-        return Variant(BASELINE, overrides, files, lines, number)
+        return row
 
     def open_proposals(self) -> list[Proposal]:
         """Reads the proposals that are not decided, in order of arrival."""
@@ -200,13 +204,7 @@ class OpenNight:
         self.require_same_code()
         set_title(proposal.name)
         base = self.baseline()
-        row = Variant(
-            proposal.row,
-            {**base.overrides, **proposal.overrides},
-            {**base.files, **proposal.files},
-            base.lines + proposal.lines,
-            base.stage,
-        )
+        row = base.changed(proposal.stated)._replace(name=proposal.row)
         start = self.ledger.start_of(proposal, base.stage)
         try:
             if start is None:
@@ -294,10 +292,8 @@ class OpenNight:
 
     def _end(self, proposal: Proposal, start: Line | None, **fields: Any) -> Line:
         """Adds the line of a proposal's end (within `adding`)."""
-        named = ("name", "why", "lines", "digest", "overrides", "files")
-        stated = {name: getattr(proposal, name) for name in named}
         test = {name: start and start[name] for name in ("number", "level", "baseline")}
-        return self.ledger.add("end", **stated, **test, **fields)
+        return self.ledger.add("end", **proposal.stated, **test, **fields)
 
     def _costs(self, row: Variant) -> Costs:
         """Costs of a row at the first look; at all looks these, so that all test the same

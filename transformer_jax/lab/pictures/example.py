@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Float
 from matplotlib.colors import PowerNorm
 
-from transformer_jax.errors import UserError
+from transformer_jax.errors import UserError, user_errors
 from transformer_jax.lab.pictures.style import COLORS, FULL, Picture, drawable, picture, styled
 from transformer_jax.trees import Tree, parse_tree
 
@@ -74,10 +74,8 @@ def draw_tree(tree: str | Tree) -> Picture:
       UserError: the text is no tree, or the picture would be too large.
     """
     if isinstance(tree, str):
-        try:
+        with user_errors(f"{tree!r} is no tree"):
             tree = parse_tree(tree)
-        except ValueError as error:
-            raise UserError(f"{tree!r} is no tree: {error}") from error
     places, edges, width = _layout(tree)
     height = _LEVEL * (max(place.depth for place in places) + 1)
     if max(width, height) > _LARGEST:

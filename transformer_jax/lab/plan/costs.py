@@ -11,6 +11,7 @@ import math
 import re
 from collections.abc import Iterator, Sequence
 from fractions import Fraction
+from typing import NamedTuple
 
 import numpy as np
 from jax.sharding import Mesh
@@ -173,15 +174,14 @@ def _traffic(instruction: HloInstruction, in_memory: frozenset[int]) -> int:
     operands = instruction.operands
     if instruction.opcode in _TRANSFERS:
         return instruction.nbytes - sum(operand.nbytes for operand in operands)
-    total = _bytes_written(instruction, in_memory)
+    total: float = _bytes_written(instruction, in_memory)
     users = list(instruction.inner.values()) or [instruction]
     parameters = {part.arguments: part for part in users if part.opcode == "parameter"}
     for index, operand in enumerate(operands):
         if operand not in operands[:index]:
-            whole = _bytes_of(operand.arrays, in_memory)
             part = _bytes_read(parameters.get(str(index), operand), users)
-            total += whole if part is None else min(whole, part)
-    return total
+            total += min(_bytes_of(operand.arrays, in_memory), part)
+    return int(total)
 
 
 def _bytes_of(arrays: Sequence[HloArray], in_memory: frozenset[int]) -> int:
@@ -202,22 +202,20 @@ def _bytes_written(instruction: HloInstruction, in_memory: frozenset[int]) -> in
     return total
 
 
-def _bytes_read(array: HloInstruction, users: Sequence[HloInstruction]) -> int | None:
-    """Bytes read of an array that is sliced or gathered from; None if all of it is read."""
-    total = 0
+def _bytes_read(array: HloInstruction, users: Sequence[HloInstruction]) -> float:
+    """Bytes read of an array that is sliced or gathered from; infinite if all of it is read."""
+    total: float = 0
     for user in users:
         if array not in user.operands:
             continue
-        first = user.operands[0] is array and array not in user.operands[1:]
-        if first and user.opcode in _SLICES:
+        if user.operands[0] is not array or array in user.operands[1:]:
+            return math.inf
+        if user.opcode == "bitcast":  # another shape of the same bytes
+            total += _bytes_read(user, users)
+        elif user.opcode in _SLICES:
             total += user.nbytes
-        elif first and user.opcode == "bitcast":  # another shape of the same bytes
-            part = _bytes_read(user, users)
-            if part is None:
-                return None
-            total += part
-        elif not (first and user.opcode == "dynamic-update-slice"):
-            return None
+        elif user.opcode != "dynamic-update-slice":
+            return math.inf
     return total
 
 
@@ -328,23 +326,22 @@ def integer_ops(kernel: HloInstruction) -> int:
     return total
 
 
-@dataclasses.dataclass(frozen=True)
-class Collective:
-    """A collective operation, and how often it runs in a step.
+class Collective(NamedTuple):
+    """All runs of a collective operation in a step.
 
     Attributes:
       kind: "all-reduce", "all-gather", "reduce-scatter", "all-to-all" or "collective-permute".
-      axes: axes of the mesh along which the devices of a group differ.
+      axes: axes of the mesh along which the devices of a group differ, joined by "+".
       times: number of runs in a step.
-      nbytes: sent by a device in one run, if the devices form a ring.
-      seconds: of all runs, at the speed of the slowest link on the way.
+      bytes_per_device: sent by a device, if the devices form a ring.
+      ms: at the speed of the slowest link on the way.
     """
 
     kind: str
-    axes: tuple[str, ...]
+    axes: str
     times: int
-    nbytes: float
-    seconds: float
+    bytes_per_device: int
+    ms: float
 
 
 def collectives(
@@ -383,8 +380,9 @@ def _collective(
     slices = len({slice_of(mesh.devices.flat[index]) for index in group})
     inside = _bytes_sent(kind, whole, count // slices) / accelerator.interconnect
     between = _bytes_sent(kind, whole / (count // slices), slices) / accelerator.network
-    seconds = times * max(inside, between)
-    return Collective(kind, _axes_of(group, mesh), times, _bytes_sent(kind, whole, count), seconds)
+    nbytes = round(times * _bytes_sent(kind, whole, count))
+    ms = 1e3 * times * max(inside, between)
+    return Collective(kind, _axes_of(group, mesh), times, nbytes, ms)
 
 
 def _between_slices(
@@ -396,9 +394,9 @@ def _between_slices(
     slices = list(map(slice_of, mesh.devices.flat))
     _, first_of_each = np.unique(slices, return_index=True)
     axes = _axes_of(first_of_each, mesh)
-    nbytes = instruction.arrays[0].nbytes
-    seconds = times * nbytes / accelerator.network
-    return Collective(f"{kind} {BETWEEN_SLICES}", axes, times, nbytes, seconds)
+    nbytes = times * instruction.arrays[0].nbytes
+    ms = 1e3 * nbytes / accelerator.network
+    return Collective(f"{kind} {BETWEEN_SLICES}", axes, times, nbytes, ms)
 
 
 def _bytes_sent(kind: str, whole: float, count: int) -> float:
@@ -444,10 +442,7 @@ def _group_along(axes: str, chosen: str) -> np.ndarray:
     return np.arange(math.prod(shape)).reshape(shape)[index].ravel()
 
 
-def _axes_of(group: np.ndarray, mesh: Mesh) -> tuple[str, ...]:
+def _axes_of(group: np.ndarray, mesh: Mesh) -> str:
     coordinates = np.unravel_index(group, mesh.devices.shape)
-    return tuple(
-        name
-        for name, along in zip(mesh.axis_names, coordinates, strict=True)
-        if len(np.unique(along)) > 1
-    )
+    axes = zip(mesh.axis_names, coordinates, strict=True)
+    return "+".join(name for name, along in axes if len(np.unique(along)) > 1)

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh, NamedSharding
 
-from transformer_jax.errors import UserError, reason_of
+from transformer_jax.errors import UserError, reason_of, user_errors
 from transformer_jax.lab.plan.mesh_search import SearchSizes
 from transformer_jax.models.classifier import body_config
 from transformer_jax.nn.fused_attention import record_kernel_choices
@@ -19,7 +19,6 @@ from transformer_jax.nn.layers import count_active, count_parameters
 from transformer_jax.nn.ops import product_dtype
 from transformer_jax.parallel import sharding
 from transformer_jax.runs import build
-from transformer_jax.runs.config import errors_of
 from transformer_jax.runs.frozen import planned_teacher
 from transformer_jax.runs.settings import Settings
 from transformer_jax.runtime import platform
@@ -145,7 +144,7 @@ def compile_search(settings: Settings, devices: Sequence[jax.Device]) -> Program
         task = build.build_untokenized_task(settings)
         plain = jax.eval_shape(task.init, jax.random.key(0))
         params = jax.eval_shape(functools.partial(convert_weights, settings.decode.weights), plain)
-        with errors_of("parallel"):
+        with user_errors("config.parallel"):
             mesh = sharding.make_mesh(settings.parallel, devices)
             params = sharding.add_shardings(params, mesh)
         lowered, rows, length = lower_search(settings, task, params, mesh)

@@ -73,7 +73,7 @@ def cost_report(program: Program, accelerator: Accelerator) -> dict[str, Any]:
     times = {
         "kernels_ms": sum(row["ms"] for row in groups),
         "memory_ms": 1e3 * nbytes / accelerator.bandwidth,
-        "interconnect_ms": 1e3 * sum(exchange.seconds for exchange in exchanges),
+        "interconnect_ms": sum(exchange.ms for exchange in exchanges),
     }
     # A bound: kernels, memory and links all work at the same time.
     step_ms = max(times.values())
@@ -90,7 +90,7 @@ def cost_report(program: Program, accelerator: Accelerator) -> dict[str, Any]:
             "program_per_device": sum(row["flops"] for row in groups),
         },
         "memory_bytes_per_device": nbytes,
-        "interconnect": _sums(list(map(_exchange_row, exchanges)), ["kind", "axes"]),
+        "interconnect": _sums([exchange._asdict() for exchange in exchanges], ["kind", "axes"]),
         **{name: round(milliseconds, 4) for name, milliseconds in times.items()},
         # Kernels of one shape and one place in the model.
         "kernel_groups": _sums(groups, ["place", "shape", "limit"]),
@@ -128,16 +128,6 @@ def _kernel_row(kernel: KernelCost, accelerator: Accelerator) -> dict[str, Any]:
         "flops": kernel.times * kernel.flops,
         "bytes": kernel.times * kernel.nbytes,
         "ms": 1e3 * kernel.times * limits[limit],
-    }
-
-
-def _exchange_row(exchange: Collective) -> dict[str, Any]:
-    return {
-        "kind": exchange.kind,
-        "axes": "+".join(exchange.axes),
-        "times": exchange.times,
-        "bytes_per_device": round(exchange.times * exchange.nbytes),
-        "ms": 1e3 * exchange.seconds,
     }
 
 

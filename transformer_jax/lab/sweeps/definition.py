@@ -14,7 +14,7 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-from transformer_jax.errors import UserError
+from transformer_jax.errors import UserError, user_errors
 from transformer_jax.lab.sweeps.shared_folder import folder_name
 from transformer_jax.runs.config import load_config, nested, resolve_file
 from transformer_jax.runs.settings import Settings
@@ -107,11 +107,14 @@ class Sweep(Summarized):
         rows = {"rows": "of the base config"} if callable(self.rows) else self.rows or self.space
         return {"config": self.config, "base": self.base, "seeds": self.seeds, **rows}
 
-    def configs(self, overrides: Mapping[str, Any], chosen: str = "") -> dict[str, Settings]:
-        """The settings of each row: a row's own overrides, then `overrides`, then `base`.
+    def with_base(self, overrides: Mapping[str, Any] | None) -> "Sweep":
+        """The sweep with further overrides of all rows; those of a row itself come first."""
+        return dataclasses.replace(self, base={**self.base, **(overrides or {})})
+
+    def configs(self, chosen: str = "") -> dict[str, Settings]:
+        """The settings of each row.
 
         Args:
-          overrides: of all rows.
           chosen: a regular expression; rows whose name does not contain a match are left out.
 
         Raises:
@@ -122,7 +125,7 @@ class Sweep(Summarized):
             raise UserError("this sweep is a search, whose trials are not known beforehand")
         rows = self.rows
         if callable(rows):
-            base = load_config(self.config, {**self.base, **overrides})
+            base = load_config(self.config, self.base)
             with failing_as("rows of the sweep"):
                 rows = rows(base)
                 _check_overrides("rows", rows)
@@ -131,10 +134,8 @@ class Sweep(Summarized):
             raise UserError("two names of rows differ only in punctuation")
         configs = {}
         for name in choose(rows, chosen):
-            try:
-                configs[name] = resolve_file(self.config, {**self.base, **overrides, **rows[name]})
-            except UserError as error:
-                raise UserError(f"row {name!r}: {error}") from error
+            with user_errors(f"row {name!r}", kinds=UserError):
+                configs[name] = resolve_file(self.config, {**self.base, **rows[name]})
         return configs
 
     def asked(
@@ -174,10 +175,8 @@ def load_definition[D](
         if name not in names:
             hint = suggest(str(name), names) or f"; the fields are {', '.join(names)}"
             raise UserError(f"{kind} file {path}: there is no field {name}{hint}")
-    try:
+    with user_errors(f"{kind} file {path}", kinds=(TypeError, ValueError)):
         return definition(**{**fields, **changes})
-    except (TypeError, ValueError) as error:
-        raise UserError(f"{kind} file {path}: {error}") from error
 
 
 def _check_overrides(field: str, overrides: Any) -> None:

@@ -4,6 +4,7 @@
 import contextlib
 import dataclasses
 import logging
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,18 +13,16 @@ from transformer_jax.buckets.bucket import NotInBucketError
 from transformer_jax.lab.plan.program import AbstractTraining, memory_of
 from transformer_jax.lab.plan.report import with_unit
 from transformer_jax.lab.plan.target import GIB
-from transformer_jax.lab.report import aligned, shown_name
+from transformer_jax.lab.report import shown_name
 from transformer_jax.lab.sweeps.definition import Sweep
-from transformer_jax.lab.sweeps.results import readable_folder, row_records, saved_row
-from transformer_jax.lab.sweeps.row_training import check_row, row_data
+from transformer_jax.lab.sweeps.results import readable_folder, seed_records
+from transformer_jax.lab.sweeps.row_training import RowSpec, check_row, plan_row, row_data
 from transformer_jax.lab.sweeps.shared_folder import folder_name
 from transformer_jax.nn.layers import count_parameters
-from transformer_jax.runs.seeds import seed_configs
-from transformer_jax.runs.settings import Settings
 from transformer_jax.runs.user_modules import Modules, load_modules
-from transformer_jax.runs.workdir import RESULT
 from transformer_jax.runtime.platform import use_compilation_cache
 from transformer_jax.runtime.progress import Progress, shown
+from transformer_jax.summary import aligned
 
 logger = logging.getLogger(__name__)
 
@@ -100,8 +99,6 @@ def plan_sweep(
     overrides: Mapping[str, Any] | None = None,
     chosen: str = "",
     modules: Modules = (),
-    *,
-    progress: bool = True,
 ) -> SweepPlan:
     """Computes the cost of each row on the devices of this machine; trains and writes nothing.
 
@@ -111,39 +108,37 @@ def plan_sweep(
       UserError: a config or a module is invalid, or its model cannot be built here.
     """
     load_modules(modules, workdir)
-    configs = sweep.configs(overrides or {}, chosen)
+    configs = sweep.with_base(overrides).configs(chosen)
     for name, settings in configs.items():
         check_row(sweep, name, settings)
-    folder = None
+    folder = Path(os.devnull)  # nothing is below it
+    data: Mapping[str, Mapping[str, str]] = {}
     if workdir is not None:
         with contextlib.suppress(NotInBucketError):
             folder = readable_folder(workdir)
+            data = row_data(configs)
     use_compilation_cache()
     rows = []
-    with shown(progress), Progress(len(configs), unit="row") as compiled:
+    with shown(), Progress(len(configs), unit="row") as compiled:
         for name, settings in configs.items():
-            rows.append(_plan_row(sweep, name, settings, folder))
+            spec = RowSpec(name, settings, data=data.get(name, {}))
+            rows.append(_plan_row(sweep, spec, folder / folder_name(name)))
             compiled.advance(len(rows))
             logger.info("row %d of %d: %s", len(rows), len(configs), name)
     return SweepPlan(rows)
 
 
-def _plan_row(sweep: Sweep, name: str, settings: Settings, folder: Path | None) -> RowCost:
-    training = AbstractTraining(settings)
+def _plan_row(sweep: Sweep, spec: RowSpec, folder: Path) -> RowCost:
+    training = AbstractTraining(spec.settings)
     _, memory = memory_of(training.compile())
-    saved = None
-    records: Mapping[str, Any] = {}
-    if folder is not None:
-        asked = sweep.asked(settings, data=row_data({name: settings})[name])
-        saved = saved_row(folder / folder_name(name) / RESULT, name, asked, warns=False)
-        records = row_records(folder, [name]).get(name, {})
-    finished = min(saved.seeds, sweep.seeds) if saved else 0
-    length = settings.train.num_steps
+    plan = plan_row(sweep, spec, folder)
+    finished = sweep.seeds - len(plan.configs)
+    records = seed_records(folder)
+    length = spec.settings.train.num_steps
     # The records of finished seeds may be gone: their steps count as trained.
-    unfinished = list(seed_configs(settings, sweep.seeds))[finished:]
-    steps = [records[seed][-1]["step"] if seed in records else 0 for seed in unfinished]
+    steps = [records[seed][-1]["step"] if seed in records else 0 for seed in plan.configs]
     return RowCost(
-        name=name,
+        name=spec.name,
         parameters=count_parameters(training.state.params),
         memory=memory,
         flops=training.model_flops(),
@@ -152,7 +147,7 @@ def _plan_row(sweep: Sweep, name: str, settings: Settings, folder: Path | None) 
         finished=finished,
         steps=sweep.seeds * length,
         steps_left=sum(max(length - step, 0) for step in steps),
-        seconds=saved.first_seeds(finished).seconds if saved else 0.0,
+        seconds=plan.saved.first_seeds(finished).seconds if plan.saved else 0.0,
     )
 
 

@@ -7,7 +7,7 @@ import dataclasses
 import io
 import json
 import logging
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -67,17 +67,17 @@ def result_of(folder: SweepFolder, name: str, asked: Mapping[str, Any] | None) -
     return None if result is None or is_other else result.row
 
 
-def saved_row(path: Path, name: str, asked: Mapping[str, Any], *, warns: bool = True) -> Row | None:
+def saved_row(path: Path, name: str, asked: Mapping[str, Any]) -> Row | None:
     """The finished row in a file, with all its seeds.
 
     None if there is no file, or the row is a trial that now trains to another step; or, with a
     warning, if it is damaged or of another config.
     """
-    result = _result(_content(path), name, str(path), "it is measured again" if warns else "")
+    result = _result(_content(path), name, str(path), "it is measured again")
     if result is None or result.fields["until"] != asked.get("until"):
         return None
     reason = _differences(result.fields, _fields(asked, ""))
-    if reason and warns:
+    if reason:
         logger.warning("%s is the result of another sweep: %s; it is measured again", path, reason)
     return None if reason else result.row
 
@@ -125,19 +125,24 @@ def seed_folders(row: Path) -> dict[str, Path]:
     return {path.name: path for path in seed_workdirs(row) if path != row}
 
 
-def row_records(workdir: Path, names: Iterable[str]) -> dict[str, dict[str, Records]]:
-    """The records of each seed of these rows, {row: {"seed_N": records}}; rows without any are left
-    out."""
-    records: dict[str, dict[str, Records]] = {}
-    is_one_row = (workdir / RESULT).exists()  # written by `train --seeds`
-    for name in names:
-        row = workdir if is_one_row else workdir / folder_name(name)
-        for seed, folder in seed_folders(row).items():
-            try:
-                records.setdefault(name, {})[seed] = read_metrics(folder)
-            except UserError as error:
-                logger.warning("%s", error)
+def seed_records(row: Path) -> dict[str, Records]:
+    """The records of each seed of a row, {"seed_N": records}."""
+    records: dict[str, Records] = {}
+    for seed, folder in seed_folders(row).items():
+        try:
+            records[seed] = read_metrics(folder)
+        except UserError as error:
+            logger.warning("%s", error)
     return records
+
+
+def row_folders(workdir: Path) -> dict[str, Path]:
+    """The folders of the rows in the table of a sweep, or of `train --seeds`, by their names."""
+    names = _table_names(_content(workdir / f"{TABLE}.csv"))
+    folders = {name: workdir / folder_name(name) for name in names}
+    if len(names) == 1 and not (folders[names[0]] / RESULT).exists():
+        return {names[0]: workdir}  # of `train --seeds`
+    return folders
 
 
 def last_validation(records: Records) -> Mapping[str, Any]:
@@ -246,14 +251,10 @@ def _differences(
 
 def _results(workdir: Path) -> list[Result]:
     """Finished rows of a sweep, or of `train --seeds`, in the order of the table."""
-    names = _table_names(_content(workdir / f"{TABLE}.csv"))
-    paths = {name: workdir / folder_name(name) / RESULT for name in names}
-    if len(names) == 1 and not paths[names[0]].exists():
-        paths = {names[0]: workdir / RESULT}  # of `train --seeds`
-    results = [
-        _result(_content(path), name, str(path), "its row is left out")
-        for name, path in paths.items()
-    ]
+    results = []
+    for name, folder in row_folders(workdir).items():
+        path = folder / RESULT
+        results.append(_result(_content(path), name, str(path), "its row is left out"))
     return [result for result in results if result is not None]
 
 

@@ -22,7 +22,7 @@ import jax
 
 from transformer_jax.checkpoints.step_folder import step_folders
 from transformer_jax.data.sources import open_split
-from transformer_jax.errors import DivergedError, NoRoomError, UserError
+from transformer_jax.errors import DivergedError, NoRoomError, UserError, user_errors
 from transformer_jax.lab.sweeps import results
 from transformer_jax.lab.sweeps.definition import Sweep
 from transformer_jax.lab.sweeps.tables import Row
@@ -101,12 +101,10 @@ def row_data(configs: Mapping[str, Settings]) -> dict[str, dict[str, str]]:
 
 def check_row(sweep: Sweep, name: str, settings: Settings) -> None:
     """Raises UserError if a row cannot train: before any row has, so that none trains in vain."""
-    try:
+    with user_errors(f"row {name!r}", kinds=UserError):
         seed_configs(settings, sweep.seeds)
         _check_metrics(sweep, settings)
         _check_model(settings)
-    except UserError as error:
-        raise UserError(f"row {name!r}: {error}") from error
 
 
 def _check_model(settings: Settings) -> None:
@@ -206,9 +204,7 @@ def _save(sweep: Sweep, plan: RowPlan, runs: Mapping[Path, Run | None], at_once:
     if row is None or plan.configs:
         spec = plan.spec
         of_row = {plan.folder / seed: runs[plan.folder / seed] for seed in plan.configs}
-        measured = _measure(sweep, of_row, at_once)
-        seconds = _seconds(plan)
-        row = Row(spec.name, **measured, seconds=seconds, values=spec.values, steps=spec.until)
+        row = _measure(sweep, spec, of_row, at_once, _seconds(plan))
         if plan.saved:
             row = results.joined(plan.saved, row)
     write_atomic(plan.folder / RESULT, results.encoded_result(row, plan.asked))
@@ -231,28 +227,25 @@ def _train_seeds(
     runs: dict[Path, Run | None] = dict.fromkeys(configs)
     with _timer(plans):
         for group in batched(configs, at_once):
-            for joint, workdirs in _programs(group, plans[0]):
+            for workdirs in _programs(group, plans[0]):
                 program = {workdir: configs[workdir] for workdir in workdirs}
                 try:
-                    runs |= _train_program(program, joint, modules, plans[0].spec.until)
+                    runs |= _train_program(program, plans[0], modules)
                 except DivergedError as error:
                     logger.warning("%s", error)
     return runs
 
 
-def _programs(group: Sequence[Path], row: RowPlan) -> Iterator[tuple[Path, Sequence[Path]]]:
-    """The programs that train a group of seeds: (folder of the joint checkpoint, workdirs).
+def _programs(group: Sequence[Path], row: RowPlan) -> list[Sequence[Path]]:
+    """The workdirs of each program that trains seeds of a group.
 
     Seeds that have begun by themselves continue so, unless all have a joint checkpoint.
     """
-    joint = _joint_folder(group, row)
-    is_joint = len(group) > 1 and bool(step_folders(joint / TOGETHER / CHECKPOINTS))
-    begun = [w for w in group if not is_joint and step_folders(w / CHECKPOINTS)]
-    for workdir in begun:
-        yield workdir, [workdir]
+    if len(group) > 1 and step_folders(_joint_folder(group, row) / TOGETHER / CHECKPOINTS):
+        return [group]
+    begun = [workdir for workdir in group if step_folders(workdir / CHECKPOINTS)]
     rest = [workdir for workdir in group if workdir not in begun]
-    if rest:
-        yield _joint_folder(rest, row), rest
+    return [*([workdir] for workdir in begun), *([rest] if rest else [])]
 
 
 def _joint_folder(workdirs: Sequence[Path], row: RowPlan) -> Path:
@@ -266,14 +259,16 @@ def _joint_folder(workdirs: Sequence[Path], row: RowPlan) -> Path:
 
 
 def _train_program(
-    configs: Mapping[Path, Settings], joint: Path, modules: Modules, until: int | None
+    configs: Mapping[Path, Settings], row: RowPlan, modules: Modules
 ) -> dict[Path, Run]:
-    """Trains seeds, given by their workdirs, in one program."""
+    """Trains seeds, given by their workdirs, in one program; `row` is the first of its rows."""
+    until = row.spec.until
     if len(configs) == 1:
         ((workdir, settings),) = configs.items()
         if not (workdir / CHECKPOINTS).exists():
             set_records_aside(workdir)  # of a program with other seeds, which did not end
         return {workdir: train(settings, workdir, modules, until=until)}
+    joint = _joint_folder([*configs], row)
     joint.mkdir(exist_ok=True)
     folders: dict[str, Path] = {}
     for path in configs:
@@ -323,8 +318,10 @@ def _seconds(row: RowPlan) -> float:
     return max(saved, spent) if math.isfinite(spent) else saved
 
 
-def _measure(sweep: Sweep, runs: Mapping[Path, Run | None], at_once: int) -> dict[str, Any]:
-    """The metrics, parameters and speed of a `Row`."""
+def _measure(
+    sweep: Sweep, spec: RowSpec, runs: Mapping[Path, Run | None], at_once: int, seconds: float
+) -> Row:
+    """Measures a row on the runs of its seeds, by their workdirs."""
     trained = [run for run in runs.values() if run is not None]
     names = list(sweep.metrics)
     if not names:
@@ -342,12 +339,9 @@ def _measure(sweep: Sweep, runs: Mapping[Path, Run | None], at_once: int) -> dic
     metrics = {name: [_metric(record, name) for record in validations] for name in names}
     for name, changes in sweep.also.items():
         metrics[name] = [_loss_with(run, changes) if run else None for run in runs.values()]
-    params = trained[0].params if trained else {}
-    return {
-        "metrics": metrics,
-        "parameters": count_parameters(params),
-        "tokens_per_s": statistics.median(speeds) * at_once if speeds else 0.0,
-    }
+    parameters = count_parameters(trained[0].params) if trained else 0
+    speed = statistics.median(speeds) * at_once if speeds else 0.0
+    return Row(spec.name, metrics, parameters, speed, seconds, spec.values, spec.until)
 
 
 def _metric(record: Mapping[str, Any], name: str) -> float | None:

@@ -9,6 +9,7 @@ depend on the scores of others, by optuna or halving, belong to a study (`sweeps
 """
 
 import dataclasses
+import functools
 import importlib.util
 import itertools
 import math
@@ -16,7 +17,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from random import Random
 from typing import Any
 
-from transformer_jax.errors import UserError, install_hint
+from transformer_jax.errors import UserError, install_hint, user_errors
 from transformer_jax.lab.report import with_nan
 from transformer_jax.lab.sweeps.definition import Sweep
 from transformer_jax.lab.sweeps.tables import Row, Rows
@@ -35,7 +36,7 @@ _NOT_SEARCHED = {
 """Fields that a space cannot have -> the reason."""
 
 _DIGITS = 4  # significant, of a number that is drawn; a command line stays readable
-_SMALL_GRID = 10_000  # combinations, which are sorted for each trial
+_SMALL_GRID = 10_000  # combinations, which are sorted once
 
 
 @dataclasses.dataclass(frozen=True)
@@ -191,13 +192,18 @@ class Search:
         """
         if self.method == "grid":
             return grid_point(self.space, number)
-        seed = self.seed
-        size = grid_size(self.space)
-        if size is not None and size <= _SMALL_GRID:
-            order = sorted(range(size), key=lambda index: Random(f"{seed} {index}").random())
-            return grid_point(self.space, order[number % size])
-        quantiles = {name: Random(f"{seed} {number} {name}").random() for name in self.space}
+        if self._order:
+            return grid_point(self.space, self._order[number % len(self._order)])
+        quantiles = {name: Random(f"{self.seed} {number} {name}").random() for name in self.space}
         return {name: values.at(quantiles[name]) for name, values in self.space.items()}
+
+    @functools.cached_property
+    def _order(self) -> list[int]:
+        """Numbers of the combinations of a small grid, drawn; empty if it is not small."""
+        size = grid_size(self.space)
+        if size is None or size > _SMALL_GRID:
+            return []
+        return sorted(range(size), key=lambda index: Random(f"{self.seed} {index}").random())
 
     def score(self, row: Row) -> float:
         """Score of a trial: the mean over its seeds, higher is better; -inf if one has diverged."""
@@ -218,7 +224,7 @@ class Search:
         return Rows(sorted(rows, key=key, reverse=True))
 
 
-def search_of(sweep: Sweep, overrides: Mapping[str, Any]) -> Search:
+def search_of(sweep: Sweep) -> Search:
     """The search that a sweep defines.
 
     Raises:
@@ -226,18 +232,15 @@ def search_of(sweep: Sweep, overrides: Mapping[str, Any]) -> Search:
         halving has rungs without an evaluation; a package is missing.
     """
     space = {name: read_values(name, data) for name, data in sweep.space.items()}
-    shared = {**sweep.base, **overrides}
     for name, choices in space.items():
         if name in _NOT_SEARCHED:
             raise UserError(f"space: config.{name} cannot be searched; {_NOT_SEARCHED[name]}")
-        if name in shared:
+        if name in sweep.base:
             raise UserError(f"space: config.{name} is searched, and set for all trials; drop one")
         for value in choices.ends():
-            try:
-                resolve_file(sweep.config, {**shared, name: value})
-            except UserError as error:
-                raise UserError(f"space: config.{name}={value}: {error}") from error
-    settings = resolve_file(sweep.config, shared)
+            with user_errors(f"space: config.{name}={value}", kinds=UserError):
+                resolve_file(sweep.config, {**sweep.base, name: value})
+    settings = resolve_file(sweep.config, sweep.base)
     factor = sweep.halving.get("factor", 3)
     rungs = _rungs(sweep, settings, factor)
     goal = sweep.goal or selection_metric(settings, build.build_untokenized_task(settings))
@@ -253,14 +256,14 @@ def search_of(sweep: Sweep, overrides: Mapping[str, Any]) -> Search:
         raise UserError(f"{name} needs a package; {install_hint('search')}")
     if search.method != "optuna":  # whose values depend on scores
         for number in range(search.limit):
-            trial_config(sweep, overrides, search.drawn(number))
+            trial_config(sweep, search.drawn(number))
     return search
 
 
-def trial_config(sweep: Sweep, overrides: Mapping[str, Any], values: Mapping[str, Any]) -> Settings:
+def trial_config(sweep: Sweep, values: Mapping[str, Any]) -> Settings:
     """The settings of a trial; UserError if its values do not go together."""
     try:
-        return resolve_file(sweep.config, {**sweep.base, **overrides, **values})
+        return resolve_file(sweep.config, {**sweep.base, **values})
     except UserError as error:
         shown = ", ".join(f"{name}={short_repr(value)}" for name, value in values.items())
         raise UserError(f"trial with {shown}: {error}") from error

@@ -67,24 +67,24 @@ def run_sweep(
       Stopped: a SIGTERM came while a row was trained; the same call resumes.
     """
     load_modules(modules, workdir)
-    overrides = overrides or {}
+    sweep = sweep.with_base(overrides)
     at_once = at_once or max(sweep.seeds, AT_ONCE)
     search = None
     if sweep.space:
-        search = search_of(sweep, overrides)
-        sweep = _measured_trials(sweep, search, overrides)
+        search = search_of(sweep)
+        sweep = _measured_trials(sweep, search)
     specs = {}
     if search and search.uses_study:
         if chosen:
             raise UserError("--rows chooses rows that are known beforehand; leave it out")
-        first = trial_config(sweep, overrides, search.drawn(0))
+        first = trial_config(sweep, search.drawn(0))
         has_own_data = any(name.startswith("data.") for name in sweep.space)
         data = {} if has_own_data else row_data({row_name(0): first})[row_name(0)]
         search = dataclasses.replace(search, fixed={**search.fixed, **data})
         folder = SweepFolder(workdir)
-        pieces = _train_trials(sweep, search, folder, overrides, at_once, modules, data)
+        pieces = _train_trials(sweep, search, folder, at_once, modules, data)
     else:
-        specs = _row_specs(sweep, search, overrides)
+        specs = _row_specs(sweep, search)
         wanted = choose(specs, chosen)
         if search is None:
             for name in wanted:
@@ -116,28 +116,25 @@ def run_sweep(
     return Rows(row for row in finished() if re.search(chosen, row.name))
 
 
-def _measured_trials(sweep: Sweep, search: Search, overrides: Mapping[str, Any]) -> Sweep:
+def _measured_trials(sweep: Sweep, search: Search) -> Sweep:
     """The sweep with the metrics of all its trials; UserError if a trial cannot train."""
     goal = search.goal.removeprefix("-")
-    first = trial_config(sweep, overrides, search.drawn(0))
+    first = trial_config(sweep, search.drawn(0))
     named = [*sweep.metrics, *([goal] if sweep.goal else [])]
     check_row(dataclasses.replace(sweep, metrics=named), row_name(0), first)
     metrics = dict.fromkeys([*(sweep.metrics or ["loss"]), goal])
     return dataclasses.replace(sweep, metrics=list(metrics))
 
 
-def _row_specs(
-    sweep: Sweep, search: Search | None, overrides: Mapping[str, Any]
-) -> dict[str, RowSpec]:
+def _row_specs(sweep: Sweep, search: Search | None) -> dict[str, RowSpec]:
     """The rows of a sweep, or the trials of a search, that are known beforehand, by name."""
     if search is None:
-        configs = sweep.configs(overrides)
-        return {name: RowSpec(name, settings) for name, settings in configs.items()}
+        return {name: RowSpec(name, settings) for name, settings in sweep.configs().items()}
     specs = {}
     for number in range(search.limit):
         name = row_name(number)
         values = search.drawn(number)
-        settings = trial_config(sweep, overrides, values)
+        settings = trial_config(sweep, values)
         specs[name] = RowSpec(name, settings, values, until=search.rungs[-1])
     return specs
 
@@ -151,7 +148,6 @@ def _train_trials(
     sweep: Sweep,
     search: Search,
     folder: SweepFolder,
-    overrides: Mapping[str, Any],
     at_once: int,
     modules: Modules,
     data: Mapping[str, str],
@@ -161,7 +157,7 @@ def _train_trials(
 
     def train(number: int, values: Mapping[str, Any], steps: int, place: Path) -> float:
         try:
-            settings = trial_config(sweep, overrides, values)
+            settings = trial_config(sweep, values)
         except UserError as error:  # values that do not go together count as diverged
             logger.warning("%s", error)
             return -math.inf

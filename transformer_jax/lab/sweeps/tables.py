@@ -19,6 +19,7 @@ from transformer_jax.lab.pictures.style import MARK, Picture
 from transformer_jax.runs.workdir import CURVES, DIFFERENCES, RESULT, SWEEP, TABLE, lock_workdir
 from transformer_jax.runtime.files import write_atomic
 from transformer_jax.scoring.statistics import SeedTest, compare_seeds, finite
+from transformer_jax.summary import aligned
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -125,13 +126,13 @@ class Rows(list[Row]):
 
 def as_text(rows: Sequence[Row]) -> str:
     """A table with aligned columns, for a terminal."""
-    return "\n".join([*report.aligned(_cells(rows)), *_legend(rows)])
+    return "\n".join([*aligned(_cells(rows)), *_legend(rows)])
 
 
 def as_text_with_differences(rows: Sequence[Row]) -> str:
     """`as_text`, and a table of the differences from the first row."""
     tests = differences(rows)
-    below = ["", *report.aligned(report.difference_cells(tests))] if tests else []
+    below = ["", *aligned(report.difference_cells(tests))] if tests else []
     return "\n".join([as_text(rows), *below])
 
 
@@ -186,8 +187,10 @@ def differences(rows: Sequence[Row]) -> list[SeedTest]:
 def _legend(rows: Sequence[Row]) -> list[str]:
     """A line on the marks, if a difference was tested."""
     names = " or ".join(dict.fromkeys(test.difference.test for test in differences(rows)))
-    mark = f"{MARK} differs from {report.shown_name(rows[0].name)}"
-    return [f"{mark} ({names} over seeds, Holm-corrected, 0.05)"] if names else []
+    if not names:
+        return []
+    base = report.shown_name(rows[0].name)
+    return [f"{MARK} differs from {base} ({names} over seeds, Holm-corrected, 0.05)"]
 
 
 def _test_values(test: SeedTest | None) -> dict[str, float]:
@@ -253,6 +256,8 @@ def write_tables(rows: Sequence[Row], workdir: Path) -> None:
 
     If the figure cannot be drawn or written, only a warning is logged.
     """
+    if not rows:  # the first trials of a search may have values that do not go together
+        return
     writers = {"txt": as_text_with_differences, "md": as_markdown, "tex": as_latex, "csv": as_csv}
     for ending, write in writers.items():
         write_atomic(workdir / f"{TABLE}.{ending}", write(rows).rstrip() + "\n")
@@ -278,8 +283,8 @@ def publish_tables(
         tests = differences(rows)
         if tests:
             figures[DIFFERENCES] = lambda: pictures.draw_differences(tests, rows[0].name)
-        if records:
-            curves = {name: list(seeds.values()) for name, seeds in records.items()}
+        curves = {name: list(seeds.values()) for name, seeds in records.items() if seeds}
+        if curves:
             figures[CURVES] = lambda: pictures.draw_sweep_curves(curves, _metrics(rows))
         for name, draw in figures.items():
             _write_figure(draw, folder / name, _VECTORS)

@@ -196,7 +196,7 @@ def scored(subject: Subject) -> Comparison:
     outputs = _texts()
     texts = [outputs[i // 3 * 3] for i in range(len(outputs))]  # each that of three outputs
     order = np.random.default_rng(0).permutation(len(texts))
-    score = METRICS[name]
+    score = METRICS.configured(name, subject.settings.task)
     values = score(outputs, texts)
     if name not in values:
         names = ", ".join(values) or "nothing"

@@ -15,7 +15,7 @@ import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -33,80 +33,74 @@ from transformer_jax.runtime.platform import use_compilation_cache
 
 BETWEEN_PROCESSES = "another process = the same"
 
-type Oracle = Callable[[Subject], Comparison]
 
+class Oracle(NamedTuple):
+    """An oracle.
+
+    Attributes:
+      compare: compares two computations that must give the same; it raises DoesNotApplyError or
+        UserError where they have no meaning.
+      fields: those that name the components that it reads; none: it reads all of model and task.
+      is_quick: one of the model for a first look, besides those of the component's own kind.
+    """
+
+    compare: Callable[[Subject], Comparison]
+    fields: Sequence[str] = ()
+    is_quick: bool = False
+
+
+OF_CALLBACKS = "callbacks: resumed = uninterrupted"
+_RESUMED = "resumed = uninterrupted"
+_OPTIMIZER = ("optimizer.name", "optimizer.transforms")
 DEVICE_ORACLES: Mapping[str, Oracle] = {
-    "pmap = one device": partial(training_oracles.divided, engine="pmap", axis=DATA),
+    "pmap = one device": Oracle(partial(training_oracles.divided, engine="pmap", axis=DATA)),
     **{
-        f"{axis} axis = one device": partial(training_oracles.divided, engine="jit", axis=axis)
+        f"{axis} axis = one device": Oracle(
+            partial(training_oracles.divided, engine="jit", axis=axis)
+        )
         for axis in AXIS_NAMES
     },
 }
 ORACLES: Mapping[str, Oracle] = {
-    "packed = padded": forward_oracles.packed,
-    "cached = full": forward_oracles.cached,
-    "causal": forward_oracles.causal,
-    "float32 near float64": forward_oracles.exact,
-    "bfloat16 near float32": forward_oracles.bfloat16,
-    "accumulated = one batch": training_oracles.accumulated,
-    "scanned = unrolled": training_oracles.scanned,
-    "remat full = none": partial(training_oracles.rematerialized, remat="full"),
-    "remat dots = none": partial(training_oracles.rematerialized, remat="dots"),
-    "draws by the key": training_oracles.randomness,
-    "built again = the same": training_oracles.repeated,
-    "resumed = uninterrupted": training_oracles.resumed,
-    "seeds together = apart": training_oracles.seeds,
-    "exported = imported": training_oracles.exported,
+    "packed = padded": Oracle(forward_oracles.packed, is_quick=True),
+    "cached = full": Oracle(forward_oracles.cached, is_quick=True),
+    "causal": Oracle(forward_oracles.causal, is_quick=True),
+    "float32 near float64": Oracle(forward_oracles.exact, is_quick=True),
+    "bfloat16 near float32": Oracle(forward_oracles.bfloat16),
+    "accumulated = one batch": Oracle(training_oracles.accumulated, is_quick=True),
+    "scanned = unrolled": Oracle(training_oracles.scanned),
+    "remat full = none": Oracle(partial(training_oracles.rematerialized, remat="full")),
+    "remat dots = none": Oracle(partial(training_oracles.rematerialized, remat="dots")),
+    "draws by the key": Oracle(training_oracles.randomness),
+    "built again = the same": Oracle(training_oracles.repeated),
+    _RESUMED: Oracle(training_oracles.resumed, (*_OPTIMIZER, "optimizer.schedule")),
+    "seeds together = apart": Oracle(training_oracles.seeds),
+    "exported = imported": Oracle(training_oracles.exported),
     **DEVICE_ORACLES,
-    "data read again = the same": training_oracles.data,
-    "predictions: alone = together": component_oracles.predicted,
-    "loss of states = of logits": component_oracles.lost,
-    "tokenizer: text = text": component_oracles.tokenized,
-    "search: alone = in a batch": component_oracles.searched,
-    "metric: any order": component_oracles.scored,
-    "schedule: compiled = not": component_oracles.scheduled,
-    "optimizer: stacked = single": component_oracles.updated,
-    "kernel = plain": component_oracles.fused,
-    "callbacks: resumed = uninterrupted": component_oracles.continued,
+    "data read again = the same": Oracle(training_oracles.data, ("task.name", "data.name")),
+    "predictions: alone = together": Oracle(component_oracles.predicted, ("task.name",)),
+    "loss of states = of logits": Oracle(component_oracles.lost, ("train.loss",)),
+    "tokenizer: text = text": Oracle(component_oracles.tokenized, ("tokenizer.kind",)),
+    "search: alone = in a batch": Oracle(
+        component_oracles.searched, ("decode.search", "decode.constraint")
+    ),
+    "metric: any order": Oracle(component_oracles.scored, ("task.metric",)),
+    "schedule: compiled = not": Oracle(component_oracles.scheduled, ("optimizer.schedule",)),
+    "optimizer: stacked = single": Oracle(component_oracles.updated, _OPTIMIZER),
+    "kernel = plain": Oracle(component_oracles.fused, ("model.attention",)),
+    OF_CALLBACKS: Oracle(component_oracles.continued, ("train.callbacks", "logging.trackers")),
 }
-"""Each compares two computations that must give the same; it raises DoesNotApplyError or UserError
-where they have no meaning."""
-QUICK = (
-    "packed = padded",
-    "cached = full",
-    "causal",
-    "float32 near float64",
-    "accumulated = one batch",
-)
-"""Oracles of the model for a first look, besides those of the component's own kind."""
-
-_RESUMED = "resumed = uninterrupted"
-OF_CALLBACKS = "callbacks: resumed = uninterrupted"
-OF_COMPONENTS: Mapping[str, Sequence[str]] = {
-    "data read again = the same": ("task.name", "data.name"),
-    "predictions: alone = together": ("task.name",),
-    "loss of states = of logits": ("train.loss",),
-    "tokenizer: text = text": ("tokenizer.kind",),
-    "search: alone = in a batch": ("decode.search", "decode.constraint"),
-    "metric: any order": ("task.metric",),
-    "optimizer: stacked = single": ("optimizer.name", "optimizer.transforms"),
-    "schedule: compiled = not": ("optimizer.schedule",),
-    _RESUMED: ("optimizer.name", "optimizer.transforms", "optimizer.schedule"),
-    "kernel = plain": ("model.attention",),
-    OF_CALLBACKS: ("train.callbacks", "logging.trackers"),
-}
-"""Oracles of single components -> the fields that name these."""
+QUICK = [name for name, oracle in ORACLES.items() if oracle.is_quick]
 _IN_MODEL = ("task.name", "train.loss")
-"""Fields of `OF_COMPONENTS` whose components are part of the model or the task, as those of fields
-that it does not name."""
-_OF_MODEL_ALONE = [name for name in ORACLES if name not in OF_COMPONENTS]
+"""Fields of single components that are part of the model or the task."""
+_OF_MODEL_ALONE = [name for name, oracle in ORACLES.items() if not oracle.fields]
 OF_MODEL = (*_OF_MODEL_ALONE, _RESUMED, BETWEEN_PROCESSES)
 """Oracles that read all components of model and task."""
 
 
 def oracles_of(field: str, quick: bool = False) -> Sequence[str]:
     """The oracles that read the component of a field; with `quick`, those of a first look."""
-    own = [name for name, fields in OF_COMPONENTS.items() if field in fields]
+    own = [name for name, oracle in ORACLES.items() if field in oracle.fields]
     if own and field not in _IN_MODEL:
         return own
     return [*own, *(QUICK if quick else OF_MODEL)]
@@ -116,12 +110,11 @@ def between_processes(subject: Subject, work: Mapping[str, Any]) -> Comparison:
     """Another process computes the same gradients of the first step."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "gradients.npz"
-        errors = Path(folder) / "stderr"
         again = pickle.dumps({**work, "oracles": [], "gradients": path})
-        with child_process("transformer_jax.lab.verification.oracles", again, errors) as process:
-            status = process.wait()
-        if status:
-            raise RuntimeError(describe_end(status, errors.read_text(errors="replace")))
+        with child_process("transformer_jax.lab.verification.oracles", again, folder) as process:
+            process.wait()
+        if process.returncode:
+            raise RuntimeError(describe_end(process, folder))
         return Comparison.of_trees({**np.load(path)}, named_leaves(subject.gradients))
 
 
@@ -144,10 +137,9 @@ def main() -> None:
             CHOICES[field].register(name, entry, options=options)
     # The caller has refused what a stranger's config would start.
     subject = Subject(read_settings(work["config"], {}, COMMAND))
-    between: Oracle = partial(between_processes, work=work)
-    oracles = {**ORACLES, BETWEEN_PROCESSES: between}
+    oracles = {**ORACLES, BETWEEN_PROCESSES: Oracle(partial(between_processes, work=work))}
     for name in work["oracles"]:
-        outcome = run_oracle(name, partial(oracles[name], subject))
+        outcome = run_oracle(name, partial(oracles[name].compare, subject))
         print(json.dumps(dataclasses.asdict(outcome)), file=outcomes, flush=True)
     if "gradients" in work:
         np.savez(work["gradients"], **named_leaves(subject.gradients))

@@ -10,7 +10,7 @@ import numpy as np
 from transformer_jax.checkpoints.step_folder import named_leaves
 from transformer_jax.errors import UserError
 from transformer_jax.runs import user_modules
-from transformer_jax.summary import Summarized
+from transformer_jax.summary import Summarized, aligned
 
 EQUAL = "equal"
 DIFFERS = "differs"
@@ -182,18 +182,13 @@ class Verification(Summarized):
     def table(self) -> str:
         """The outcomes, one a line, and their number by verdict."""
         rows = [(outcome.oracle, outcome.verdict, outcome.describe()) for outcome in self.outcomes]
-        widths = [max(map(len, column)) for column in list(zip(*rows, strict=True))[:2]]
-        lines = [
-            "  ".join([oracle.ljust(widths[0]), verdict.ljust(widths[1]), text]).rstrip()
-            for oracle, verdict, text in rows
-        ]
         verdicts = [outcome.verdict for outcome in self.outcomes]
         counts = ", ".join(
             f"{verdicts.count(verdict)} {verdict}"
             for verdict in (EQUAL, DIFFERS, DOES_NOT_APPLY, NOT_RUN)
             if verdict in verdicts
         )
-        return "\n".join([*lines, f"{self.subject}: {counts}"])
+        return "\n".join([*aligned(rows, str.ljust), f"{self.subject}: {counts}"])
 
     def summary(self) -> Mapping[str, Any]:
         """Each oracle with its verdict."""

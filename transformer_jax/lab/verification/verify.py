@@ -99,8 +99,8 @@ def verify(
     for field, _ in components:
         keep = {*keep, *_KEPT.get(field, ())}
     small = shrunk(settings, keep)
-    fields = {field for field, _ in components} or {"model"}
-    wanted = {name for field in fields for name in oracles.oracles_of(field, quick)}
+    subjects = {f"{field}={name}": field for field, name in components} or {"the config": "model"}
+    wanted = {name for field in subjects.values() for name in oracles.oracles_of(field, quick)}
     names = [name for name in ALL if name in wanted and re.search(only, name)]
     trains = oracles.OF_CALLBACKS in names
     read = [name for name in settings.values if trains or name.startswith("data.")]
@@ -119,13 +119,12 @@ def verify(
     }
     with shown(progress):
         outcomes = _run_oracles(work, seconds) if names else []
-    for field, name in components:
-        if not any(oracle in names for oracle in oracles.oracles_of(field)):
-            read_by = ", ".join(oracles.oracles_of(field))
-            reason = f"none of the oracles that were asked for reads it; {read_by} would"
-            outcomes.append(Outcome(f"{field}={name}", NOT_RUN, reason))
-    subject = ", ".join(f"{field}={name}" for field, name in components) or "the config"
-    return Verification(subject, outcomes)
+    for subject, field in subjects.items():
+        readers = oracles.oracles_of(field)
+        if not any(oracle in names for oracle in readers):
+            reason = f"none of the oracles that were asked for reads it; {', '.join(readers)} would"
+            outcomes.append(Outcome(subject, NOT_RUN, reason))
+    return Verification(", ".join(subjects), outcomes)
 
 
 def _settings_with(component: Any) -> Settings:
@@ -166,10 +165,9 @@ def _run_oracles(work: Mapping[str, Any], seconds: float) -> list[Outcome]:
     outcomes: dict[str, Outcome] = {}
     deadline = time.monotonic() + seconds
     with tempfile.TemporaryDirectory() as folder, Progress(len(names), unit="oracle") as bar:
-        errors = Path(folder) / "stderr"
         environment = {"XLA_FLAGS": _XLA_FLAGS, "JAX_PLATFORMS": "cpu", "TMPDIR": folder}
         with child_process(
-            oracles.__name__, pickle.dumps(work), errors, subprocess.PIPE, environment
+            oracles.__name__, pickle.dumps(work), folder, subprocess.PIPE, environment
         ) as process:
             assert process.stdout is not None
             timer = threading.Timer(seconds, kill, [process])
@@ -180,10 +178,10 @@ def _run_oracles(work: Mapping[str, Any], seconds: float) -> list[Outcome]:
                     outcomes[outcome.oracle] = outcome
                     bar.report(f"{outcome.oracle}: {outcome.verdict}", outcome.oracle)
                     bar.advance(len(outcomes))
-                status = process.wait()
+                process.wait()
             finally:
                 timer.cancel()
-        reason = describe_end(status, errors.read_text(errors="replace"))
+        reason = describe_end(process, folder)
         if time.monotonic() >= deadline:
             reason = f"the time limit of {seconds:g} s was over"
     return [outcomes.get(name, Outcome(name, NOT_RUN, reason)) for name in names]

@@ -8,14 +8,13 @@ from typing import Any
 import numpy as np
 
 from transformer_jax.errors import UserError
-from transformer_jax.inference.model_inputs import ModelInputs
 from transformer_jax.lab.analysis.activations import collect
 from transformer_jax.lab.analysis.pages import pack_floats, page
 from transformer_jax.lab.analysis.walk.layer_steps import embedding_steps, layer_steps, norm_step
 from transformer_jax.lab.analysis.walk.prediction_steps import decoding_steps, prediction_steps
 from transformer_jax.lab.analysis.walk.step import Axis, Trace, Walk, WalkStep, parse_formula
 from transformer_jax.models.classifier import body_config
-from transformer_jax.tokenization import Labels, Tokenizer
+from transformer_jax.runs.run import Run
 
 BUDGET = 2_000_000
 """Target size of a page in bytes."""
@@ -42,26 +41,27 @@ _TITLES = {
 _AFTER = ("residual", "norm_after")  # one part: "Add & norm", as in figure 1
 
 
-def walk(model: Any, params: Any, reading: ModelInputs, outputs: Tokenizer | Labels) -> Walk:
-    """All steps of one example, with the model's own numbers; arguments of `collect`, and the
-    vocabulary of the last stack, or labels.
+def walk(run: Run, source: str, target: str | None = None) -> Walk:
+    """The computation of one example step by step, with the model's own numbers; arguments of
+    `attention`.
 
     Raises:
       UserError: the model has no layers with hook points (`nn.hooks`), or no residual connections.
     """
-    config = body_config(model)
+    reading = run.model_inputs(source, target)
+    config = body_config(run.model)
     if not config.residual_connections:
         raise UserError("walk: the model has no residual connections, which a walk shows")
     blocks = {config.of_layer(i).block for i in range(len(config.pattern))}
     if config.residual != "add" or blocks != {"sequential"}:
         raise UserError("walk: it shows model.residual 'add' and model.block 'sequential' alone")
-    values = collect(model, params, reading, ["**"])
-    trace = Trace(model, params, config, reading, values, outputs)
+    values = collect(run.model, run.params, reading, ["**"])
+    trace = Trace(run.model, run.params, config, reading, values, run.tokenizer.outputs)
     for stack in reading.tokens:
         if f"{stack}.layer_0" not in values:
             raise UserError(
-                f"walk: {type(model).__name__} has no layers in its {stack}; a walk needs stacks "
-                "of nn.transformer and model.scan_layers=False"
+                f"walk: {type(run.model).__name__} has no layers in its {stack}; a walk needs "
+                "stacks of nn.transformer and model.scan_layers=False"
             )
     return Walk(reading.texts, tuple(_steps(trace)))
 
@@ -75,7 +75,7 @@ def _steps(trace: Trace) -> Iterator[WalkStep]:
             layers += 1
         if trace.config.norm_placement != "post":
             stream = trace.values[f"{stack}.layer_{layers - 1}"]
-            output = trace.part(stack, "output")
+            output = trace.part(stack, stack, "output")
             yield norm_step(output, "final_norm", stream, trace.values[stack])
     yield from prediction_steps(trace)
     yield from decoding_steps(trace)

@@ -21,7 +21,7 @@ class StepKind(NamedTuple):
     Attributes:
       section: section of "Attention Is All You Need", or a later paper.
       code: the function or method that computes it.
-      explanation: what happens; numbers of the example are in braces (`step.step`).
+      explanation: what happens; numbers of the example are in braces (`step.Part.step`).
     """
 
     title: str
@@ -36,7 +36,7 @@ tokens | Tokens | "text" → (w_1, …, w_n) | section 5.1 | tokenization:Tokeni
     {subject} becomes {count} tokens, numbered from 0, with the tokenizer's special tokens such
     as the end of the text.
 ids | Token ids | t_i ∈ {0, …, V−1} | section 5.1 | inference.model_inputs:as_row
-    {token} is entry {id} of the vocabulary.
+    {token} is entry {result} of the vocabulary.
 embedding | Embedding | x_i = E_(t_i) | section 3.4 | nn.embeddings:Embedding.embed
     Row {id} of the embedding matrix E is the embedding of {token}: {result}, {width} learned
     numbers.
@@ -63,25 +63,25 @@ final_norm | Final norm | norm(x) | section 3.1 | nn.norms:final_norm
 queries | Queries | Q = x W^Q | section 3.2.2 | nn.attention:MultiHeadAttention.projections
 keys | Keys | K = x W^K | section 3.2.2 | nn.attention:MultiHeadAttention.projections
 values | Values | V = x W^V | section 3.2.2 | nn.attention:MultiHeadAttention.projections
-    {matrix} projects {read} {token} to {size} numbers for each of {heads}; head 0 has
+    {matrix} projects {read} {token} to {width} numbers for each of {heads}; head 0 has
     {result}.{changes}
 products | Products of queries and keys | Q K^T | section 3.2.1 | nn.ops:head_products
-    In head 0 the dot product of the query of {query} and the key of {key}, a sum of {d_k}
+    In head 0 the dot product of the query of {token} and the key of {key}, a sum of {d_k}
     products, is {result}.
 scale | Scale | (Q K^T)/√(d_k) | section 3.2.1 | nn.attention:attention_logits
     {product} / √d_k = {product} / √{d_k} = {result}. Products grow with d_k; without the scale
     the softmax would saturate, and its gradient vanish.
 bias | Position bias | (Q K^T)/√(d_k) + B | section 3.5 | \
 nn.positions.base:PositionEncoding.logit_bias
-    The bias of positions {at_query} and {at_key}, {bias}, gives the logit {result}.
+    The bias of positions {index} and {at_key}, {bias}, gives the logit {result}.
 cap | Cap | c tanh(z/c) | Gemma 2 (2024), section 2 | nn.ops:soft_cap
     No logit exceeds {cap}: {result}.
 mask | Mask | z_(i j) = −∞ "where" i "does not see" j | section 3.2.3 | nn.masks:padding_mask
     A token attends to those {order}: {hidden} of {size} logits of each head become −∞, and
     their weights 0.
 softmax | Softmax | A_(i j) = e^(z_(i j))/(∑_s e^(z_(i s))) | section 3.2.1 | nn.ops:softmax
-    Head 0 of {query} gives {share} of its attention to {key}, its largest weight; each row sums
-    to 1.{difference}
+    Head 0 of {token} gives {result:.1%} of its attention to {key}, its largest weight; each row
+    sums to 1.{difference}
 heads | Heads | head = softmax((Q K^T)/√(d_k)) V | section 3.2.1, equation 1 | nn.ops:head_outputs
     The sum of all values, weighted by these weights: head 0 of {token} has {result}.{more}
 output | Output matrix | Concat(head_1, …, head_h) W^O | section 3.2.2 | \
@@ -91,7 +91,7 @@ nn.attention:MultiHeadAttention.attend
 hidden | Feed-forward, inner layer | h = max(0, x W_1 + b_1) | section 3.3, equation 2 | \
 nn.feed_forward:FeedForward.__call__
     Each token is processed by itself. Of {width} neurons {active} are above 0 for {token};
-    neuron {neuron} has the largest magnitude, {largest}.
+    neuron {neuron} has the largest magnitude, {result}.
 feed_forward | Feed-forward, outer layer | FFN(x) = h W_2 + b_2 | section 3.3, equation 2 | \
 nn.feed_forward:FeedForward.__call__
     The {neurons} neurons of {token} are projected to {width} numbers: {result}.
@@ -104,27 +104,28 @@ Devlin et al. 2019 (published code) | models.encoder_only:PredictionHead.__call_
     A dense layer, {activation} and a norm turn the features of {token} into {result}.
 logits | Logits | z = x E^T | section 3.4 | nn.embeddings:Unprojected.logits
     The dot products of the features of {token} with {width:,} {matrix}, one for each token of
-    the vocabulary, are its logits; the highest, {highest}, is that of {best}.
+    the vocabulary, are its logits; the highest, {result}, is that of {best}.
 next | The most likely next tokens | P(t) = e^(z_t)/(∑_s e^(z_s)) | section 3.4 | \
 nn.embeddings:Unprojected.logits
 filled | Prediction for the masked token | P(t) = e^(z_t)/(∑_s e^(z_s)) | \
 Devlin et al. 2019, section 3.1 | models.encoder_only:EncoderOnly.unprojected
 classes | Classes | P(c) = e^(z_c)/(∑_k e^(z_k)) | Devlin et al. 2019, section 3.2 | \
 models.classifier:TextClassifier.__call__
-    The softmax over all {count:,} logits gives probabilities: {best} has {share} {place}.{more}
+    The softmax over all {count:,} logits gives probabilities: {best} has {result:.1%}
+    {place}.{more}
 cache | Cache, one token longer | K ← (K; x_t W^K), V ← (V; x_t W^V) | \
 section 3.1 (auto-regressive) | nn.cache:KVCache.append
     The input is {token} alone. Each of the {layers} layers writes its key and value to slot
-    {index} of its cache of {heads} × {slots} × {size} numbers; {length} of {slots} slots are
+    {index} of its cache of {heads} × {slots} × {width} numbers; {length} of {slots} slots are
     filled. Shown: the keys of layer {layer}.
 past | Attention to the cache | softmax((q_t K^T)/√(d_k)) | section 3.2.3 | \
 nn.attention:MultiHeadAttention.self_attend
     The query of {token} attends to the {length} keys of the cache. In the last layer head 0
-    gives {share} to {key}.
+    gives {result:.1%} to {key}.
 source | Attention to the source | softmax((q_t K^T)/√(d_k)) | section 3.2.3 | \
 nn.attention:MultiHeadAttention.cross_attend
     The query of {token} attends to the keys of the encoder's output. In the last layer head 0
-    gives {share} to {key}.
+    gives {result:.1%} to {key}.
 """
 
 
@@ -144,6 +145,7 @@ NORMS = {
     "layer": ("LayerNorm(x) = γ ⊙ (x − μ)/√(σ^2 + ε) + β", "section 3.1"),
     "layer_unbiased": ("LayerNorm(x) = γ ⊙ (x − μ)/√(σ^2 + ε)", "section 3.1"),
     "rms": ("RMSNorm(x) = γ ⊙ x/√(mean(x^2) + ε)", "Zhang and Sennrich 2019"),
+    "batch": ("BatchNorm(x) = γ ⊙ (x − μ)/√(σ^2 + ε) + β", "Ioffe and Szegedy 2015"),
     "rms_plus_one": ("RMSNorm(x) = (1 + γ) ⊙ x/√(mean(x^2) + ε)", "Gemma (2024)"),
 }
 """Formula and section of a norm, by `model.norm`."""

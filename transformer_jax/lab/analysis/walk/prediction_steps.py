@@ -5,7 +5,6 @@ Decoding feeds the text token by token to the model's `prefill` and `decode_step
 H heads, G heads of keys and values, L slots, K key size of a head, S source tokens, V vocabulary.
 """
 
-import dataclasses
 import functools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -15,8 +14,8 @@ import numpy as np
 from scipy.special import softmax
 
 from transformer_jax.inference.batches import unpad
-from transformer_jax.lab.analysis.activations import LOGITS, keep_activations
-from transformer_jax.lab.analysis.walk.step import Axis, Part, Trace, WalkStep, quoted, step
+from transformer_jax.lab.analysis.activations import LOGITS, keep_activations, names_of
+from transformer_jax.lab.analysis.walk.step import Axis, Part, Trace, WalkStep, quoted
 from transformer_jax.models import apply_method, apply_model
 from transformer_jax.models.classifier import TextClassifier, TokenClassifier
 from transformer_jax.nn.attention import MultiHeadAttention
@@ -35,39 +34,32 @@ def prediction_steps(trace: Trace) -> Iterator[WalkStep]:
     stack = trace.reading.last_stack
     ids = np.array(trace.reading.tokens[stack])
     logits = trace.values[LOGITS]
-    group = ("prediction",)
+    part = trace.part(stack, "prediction")
     if isinstance(trace.model, TextClassifier):
-        yield _table(trace, "classes", group, logits[0], "for the text")
+        yield _table(part, "classes", logits[0], "for the text")
         return
     if isinstance(trace.model, TokenClassifier):
         for i, row in enumerate(logits):
-            place = f"for {trace.token(stack, i)}"
-            code = TokenClassifier.__call__
-            yield _table(trace, "classes", (*group, f"token {i}"), row, place, code=code)
+            at = part.inside(f"token {i}", i)
+            yield _table(at, "classes", row, f"for {at.token}", code=TokenClassifier.__call__)
         return
-    part = dataclasses.replace(trace.part(stack), group=group)
     if "prediction_head" in trace.params:  # BERT's, between the last layer and the embeddings
         program = jax.jit(lambda p, x: apply_model(trace.model, p, *x, method="unprojected").x)
         features = np.asarray(hosts.to_host(program(trace.params, trace.reading.inputs)))
         head = features[0, : len(ids)]  # without padding
-        yield part.step("prediction_head", head, activation=trace.config.activation)
+        yield part.vectors("prediction_head", head, activation=trace.config.activation)
     yield _logits_step(part)
     if stack == "decoder":
-        yield _table(trace, "next", group, logits[-1], f"after {trace.token(stack, len(ids) - 1)}")
+        yield _table(part, "next", logits[-1], f"after {trace.token(stack, len(ids) - 1)}")
     elif not isinstance(trace.outputs, Labels):
         for i in np.flatnonzero(ids == trace.outputs.specials.mask).tolist():
-            place = f"at position {i}, which is {trace.token(stack, i)}"
-            yield _table(trace, "filled", (*group, f"place {i}"), logits[i], place)
+            at = part.inside(f"place {i}", i)
+            place = f"at position {i}, which is {at.token}"
+            yield _table(at, "filled", logits[i], place)
 
 
 def _table(
-    trace: Trace,
-    kind: str,
-    group: tuple[str, ...],
-    logits: np.ndarray,
-    place: str,
-    more: str = "",
-    code: Any = None,
+    part: Part, kind: str, logits: np.ndarray, place: str, more: str = "", code: Any = None
 ) -> WalkStep:
     """The most likely outputs with logit and probability [N, 2].
 
@@ -75,16 +67,15 @@ def _table(
       logits: [V].
       place: location of the prediction, a part of a sentence.
       more: further sentences.
-      code: as of `step`.
+      code: as of `Part.step`.
     """
     probabilities = softmax(logits.astype(np.float64))
     best = np.argsort(-probabilities, kind="stable")[:NUM_SHOWN]
-    names = tuple(trace.name_of(int(i)) for i in best)
+    names = tuple(names_of(part.trace.outputs, best.tolist()))
     values = np.stack([logits[best], probabilities[best]], axis=1)
     axes = (Axis("candidate", names), Axis("number", ("logit", "probability")))
     words = {"count": len(logits), "best": quoted(names[0]), "place": place, "more": more}
-    share = f"{probabilities[best[0]]:.1%}"
-    return step(kind, group, values, axes, (0, 1), code=code, share=share, **words)
+    return part.step(kind, values, axes, (0, 1), code=code, **words)
 
 
 def _logits_step(part: Part) -> WalkStep:
@@ -101,34 +92,34 @@ def _logits_step(part: Part) -> WalkStep:
         formula = f"k tanh(({formula})/k)"
     best = int(logits[part.index].argmax())
     matrix = "rows of the embedding matrix E again" if tied else "rows of an output matrix U"
-    words: dict[str, Any] = {"formula": f"z = {formula}", "matrix": matrix}
-    words |= {"highest": logits[part.index, best], "best": quoted(trace.name_of(best))}
-    axis = Axis("vocabulary entry", tuple(map(trace.name_of, range(logits.shape[1]))))
-    return part.step("logits", logits, axis, best, **words)
+    names = names_of(trace.outputs, range(logits.shape[1]))
+    words = {"formula": f"z = {formula}", "matrix": matrix, "best": quoted(names[best])}
+    axis = Axis("vocabulary entry", tuple(names))
+    return part.vectors("logits", logits, axis, [best], **words)
 
 
 def decoding_steps(trace: Trace) -> Iterator[WalkStep]:
     """Steps for each token that the decoder reads; none if the model does not generate."""
     if not hasattr(trace.model, "decode_step") or trace.reading.last_stack != "decoder":
         return
+    decoding = trace.part("decoder", "decoding")
     for index, (logits, state, weights) in enumerate(_decode(trace)):
         token = quoted(trace.reading.pieces["decoder"][index])
-        group = ("decoding", f"token {index}, {token}")
+        part = decoding.inside(f"token {index}, {token}", index)
         layers = range(len(state))
         classes = [attention_class(trace.config.of_layer(i)) for i in layers]
         with_keys = [i for i in layers if classes[i] is MultiHeadAttention]
         if with_keys:
             cached = unpad(state[with_keys[0]], 1).keys[0, :, :, 0]
-            yield _cache_step(trace, group, index, cached.astype(np.float32), with_keys)
+            yield _cache_step(part, cached.astype(np.float32), with_keys)
         source = len(trace.reading.tokens.get("encoder", ()))
         # Of the slots of a cache, those that are filled.
         for kind, name, keys in (("past", "self", index + 1), ("source", "cross", source)):
             paths = [f"decoder.layer_{i}.{name}_attention.weights" for i in layers]
             by_layer = [weights[path][0, :, 0, :keys] for path in paths if path in weights]
             if by_layer:
-                yield _weights_step(trace, group, kind, index, np.stack(by_layer))
-        more = _continuation(trace, index, logits)
-        yield _table(trace, "next", group, logits, f"after {token}", more)
+                yield _weights_step(part, kind, np.stack(by_layer))
+        yield _table(part, "next", logits, f"after {token}", _continuation(trace, index, logits))
 
 
 def _decode(trace: Trace) -> Iterator[tuple[np.ndarray, Sequence[Any], dict[str, np.ndarray]]]:
@@ -171,30 +162,24 @@ def _program(model: Any, method: str, *options: Any) -> Callable[..., Any]:
     return jax.jit(run, compiler_options=platform.compiler_options())
 
 
-def _cache_step(
-    trace: Trace, group: tuple[str, ...], index: int, keys: np.ndarray, layers: Sequence[int]
-) -> WalkStep:
-    heads, slots, size = keys.shape
-    length = index + 1
+def _cache_step(part: Part, keys: np.ndarray, layers: Sequence[int]) -> WalkStep:
+    heads, slots, _ = keys.shape
+    length = part.index + 1
     empty = [f"slot {i}" for i in range(length, slots)]
-    labels = (*trace.reading.pieces["decoder"][:length], *empty)
-    words: dict[str, Any] = {"token": trace.token("decoder", index), "index": index}
-    words |= {"length": length, "heads": heads, "slots": slots, "size": size}
-    words |= {"layers": len(layers), "layer": layers[0]}
+    labels = (*part.trace.reading.pieces["decoder"][:length], *empty)
     axes = ("head", Axis("slot", labels), "feature")
-    return step("cache", group, keys, axes, (0, index), **words)
+    words = {"length": length, "heads": heads, "slots": slots}
+    words |= {"layers": len(layers), "layer": layers[0]}
+    return part.step("cache", keys, axes, (0, part.index), **words)
 
 
-def _weights_step(
-    trace: Trace, group: tuple[str, ...], kind: str, index: int, weights: np.ndarray
-) -> WalkStep:
+def _weights_step(part: Part, kind: str, weights: np.ndarray) -> WalkStep:
     stack = "decoder" if kind == "past" else "encoder"
     key = int(weights[-1, 0].argmax())
-    labels = tuple(trace.reading.pieces[stack][: weights.shape[2]])
-    words: dict[str, Any] = {"token": trace.token("decoder", index), "length": index + 1}
-    words |= {"share": f"{weights[-1, 0, key]:.1%}", "key": trace.token(stack, key)}
-    axes = ("layer", "head", Axis("key", labels))
-    return step(kind, group, weights, axes, (len(weights) - 1, 0, key), **words)
+    labels = part.trace.reading.pieces[stack][: weights.shape[2]]
+    axes = ("layer", "head", Axis("key", tuple(labels)))
+    words = {"length": part.index + 1, "key": part.trace.token(stack, key)}
+    return part.step(kind, weights, axes, (len(weights) - 1, 0, key), **words)
 
 
 def _continuation(trace: Trace, index: int, logits: np.ndarray) -> str:
@@ -206,4 +191,5 @@ def _continuation(trace: Trace, index: int, logits: np.ndarray) -> str:
         return " The text ends here."
     rank = int((logits > logits[following[index]]).sum())
     likely = "the most likely token" if not rank else f"number {rank + 1} by probability"
-    return f" The text continues with {quoted(trace.name_of(following[index]))}, {likely}."
+    (name,) = names_of(trace.outputs, [following[index]])
+    return f" The text continues with {quoted(name)}, {likely}."

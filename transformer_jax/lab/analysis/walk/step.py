@@ -4,6 +4,7 @@
 import dataclasses
 import inspect
 import re
+import string
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -187,23 +188,13 @@ class Trace:
     values: Mapping[str, np.ndarray]
     outputs: Tokenizer | Labels
 
-    def name_of(self, output: int) -> str:
-        """Piece of a predicted token, or name of a predicted label."""
-        if isinstance(self.outputs, Labels):
-            return self.outputs.names[output]
-        return self.outputs.pieces([output])[0]
-
-    def tokens(self, stack: str, name: str = "token") -> Axis:
-        """Axis of a stack's input tokens."""
-        return Axis(name, tuple(self.reading.pieces[stack]))
-
     def token(self, stack: str, index: int) -> str:
         """Token and its index, for explanations."""
         return f"{quoted(self.reading.pieces[stack][index])} ({index})"
 
     def part(self, stack: str, *group: str) -> "Part":
-        """Part of a stack; its explanations use the middle token."""
-        return Part(self, stack, (stack, *group), len(self.reading.tokens[stack]) // 2)
+        """Part of the model, which uses the middle token of a stack in its explanations."""
+        return Part(self, stack, group, len(self.reading.tokens[stack]) // 2)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -222,31 +213,73 @@ class Part:
     group: tuple[str, ...]
     index: int
 
+    def inside(self, name: str, index: int) -> "Part":
+        """A part of this part, which uses another token."""
+        return dataclasses.replace(self, group=(*self.group, name), index=index)
+
     @property
     def token(self) -> str:
         """The token that explanations use, and its index."""
         return self.trace.token(self.stack, self.index)
 
-    def step(
+    def tokens(self, name: str = "token") -> Axis:
+        """Axis of the stack's input tokens."""
+        return Axis(name, tuple(self.trace.reading.pieces[self.stack]))
+
+    def vectors(
         self,
         kind: str,
         values: np.ndarray,
         axis: Axis | str = "feature",
-        entry: int | None = None,
+        entry: Sequence[int] = (),
         **words: Any,
     ) -> WalkStep:
-        """A step whose result is a vector of each token, [T, N].
+        """A step whose result is a vector of each token, [T, N], or of each in each head,
+        [H, T, N].
 
         Args:
-          axis: the second axis.
-          entry: index of the entry of the vector that the explanation uses.
-          words: as of `step`; "token", "index", "width" and "result" (the vector) are added.
+          axis: the last axis.
+          entry: index of the entry of the vector that the explanation uses, if it is one.
+          words: as of `step`.
         """
-        axes = (self.trace.tokens(self.stack), axis)
-        example = (self.index,) if entry is None else (self.index, entry)
+        axes = (self.tokens(), axis)
+        example = (self.index, *entry)
+        if values.ndim == 3:
+            return self.step(kind, values, ("head", *axes), (0, *example), **words)
+        return self.step(kind, values, axes, example, **words)
+
+    def step(
+        self,
+        kind: str,
+        values: np.ndarray,
+        axes: Sequence[Axis | str],
+        example: Sequence[int] = (),
+        **words: Any,
+    ) -> WalkStep:
+        """A step of a kind.
+
+        Args:
+          words: what the explanation has in braces, besides "token", "index", "width" (the size of
+            the last axis) and "result" (the values at `example`). "title", "formula", "section",
+            "code" and "explanation" replace those of `KINDS`, unless they are None.
+        """
+        texts = {
+            name: words.pop(name, None) or text for name, text in KINDS[kind]._asdict().items()
+        }
         words |= {"token": self.token, "index": self.index}
-        words |= {"width": values.shape[1], "result": values[self.index]}
-        return step(kind, self.group, values, axes, example, **words)
+        words |= {"width": values.shape[-1], "result": values[tuple(example)]}
+        texts["explanation"] = _Explanation().format(texts["explanation"], **words)
+        code = inspect.unwrap(texts.pop("code"))  # a method is that of the class that defines it
+        return WalkStep(
+            kind=kind,
+            group=self.group,
+            file=f"{code.__module__.replace('.', '/')}.py",
+            function=code.__qualname__,
+            values=values,
+            axes=tuple(axis if isinstance(axis, Axis) else Axis(axis) for axis in axes),
+            example=tuple(map(int, example)),
+            **texts,
+        )
 
 
 def quoted(text: str) -> str:
@@ -259,41 +292,14 @@ def number(x: float) -> str:
     return f"{x:.3g}".replace("-", "−")
 
 
-def step(
-    kind: str,
-    group: tuple[str, ...],
-    values: np.ndarray,
-    axes: Sequence[Axis | str],
-    example: Sequence[int] = (),
-    **words: Any,
-) -> WalkStep:
-    """A step of a kind.
+class _Explanation(string.Formatter):
+    """Writes floats with three digits, unless the text says otherwise, and of vectors the first
+    entries."""
 
-    Args:
-      words: what the explanation has in braces. Floats get three digits; of a vector the first
-        entries are written. "title", "formula", "section", "code" and "explanation" replace those
-        of `KINDS`, unless they are None.
-    """
-    texts = {name: words.pop(name, None) or text for name, text in KINDS[kind]._asdict().items()}
-    written = {name: _written(value) for name, value in words.items()}
-    texts["explanation"] = texts["explanation"].format(**written)
-    code = inspect.unwrap(texts.pop("code"))  # a method is that of the class that defines it
-    return WalkStep(
-        kind=kind,
-        group=group,
-        file=f"{code.__module__.replace('.', '/')}.py",
-        function=code.__qualname__,
-        values=values,
-        axes=tuple(axis if isinstance(axis, Axis) else Axis(axis) for axis in axes),
-        example=tuple(map(int, example)),
-        **texts,
-    )
-
-
-def _written(value: Any) -> Any:
-    if isinstance(value, float | np.floating):
-        return number(float(value))
-    if isinstance(value, np.ndarray):
-        first = ", ".join(map(number, value[:3].tolist()))
-        return f"({first}, …)" if len(value) > 3 else f"({first})"
-    return value
+    def format_field(self, value: Any, format_spec: str) -> str:
+        if isinstance(value, np.ndarray):
+            first = ", ".join(map(number, value[:3].tolist()))
+            return f"({first}, …)" if len(value) > 3 else f"({first})"
+        if isinstance(value, float | np.floating) and not format_spec:
+            return number(float(value))
+        return format(value, format_spec)

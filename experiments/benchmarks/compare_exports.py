@@ -1,16 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Compares the outputs of an exported run in transformers with those of the run.
 
-In the environment of make_fixtures.py:
+In the environment of tests/interop/make_fixtures.py:
 
-    python tests/interop/compare_exports.py translate --model=DIR --lines=FILE --outputs=FILE
-    python tests/interop/compare_exports.py continue  --model=DIR --lines=FILE --outputs=FILE
-    python tests/interop/compare_exports.py fill      --model=DIR --lines=FILE --outputs=FILE
+    python experiments/benchmarks/compare_exports.py WHAT --model=DIR --lines=FILE --outputs=FILE
 
-`outputs` is the output of `predict --format=jsonl` for the lines: translations with
-`--beam_size=4 --length_penalty=power --alpha=1`, continuations of 40 tokens with `--top_k=1
---max_extra_length=40`, fillings of lines with one [MASK]. Prints how many lines agree, and those
-that do not. A run whose products are bfloat16 differs now and then; float32 does not.
+WHAT is translate, continue or fill. `outputs` is the output of `predict --format=jsonl` for the
+lines: translations with `--beam_size=4 --length_penalty=power --alpha=1`, continuations of 40
+tokens with `--top_k=1 --max_extra_length=40`, fillings of lines with one [MASK]. Prints how many
+lines agree, and those that do not. A run whose products are bfloat16 differs now and then; float32
+does not.
 """
 
 import argparse
