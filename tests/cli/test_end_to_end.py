@@ -22,11 +22,16 @@ pytestmark = pytest.mark.usefixtures("shared_runs")
 FIGURES = {"bleu", "chrf", "signature", "loss", "perplexity", "accuracy", "step", "split"}
 
 
+def words_of(overrides):
+    """`train` with the shrunk quick start's config, without --workdir."""
+    fields = [f"--config.{name}={value}" for name, value in overrides.items()]
+    return ["train", f"--config={QUICKSTART}", *fields]
+
+
 @pytest.fixture(scope="session")
 def train_words(tiny):
     """`train` with the config of `trained_workdir`, without --workdir."""
-    overrides = [f"--config.{name}={value}" for name, value in tiny.items()]
-    return ["train", f"--config={QUICKSTART}", *overrides]
+    return words_of(tiny)
 
 
 def parse_object(text):
@@ -223,14 +228,14 @@ def test_flags_reach_the_tools(shell, train_words, tmp_path, monkeypatch):
 
 
 def test_a_run_killed_and_stopped_ends_as_the_uninterrupted_one(
-    shell, sigterm_at, trained_workdir, train_words, tmp_path
+    shell, sigterm_at, language_model_workdir, tiny_language_model, tmp_path
 ):
     """`tests/campaigns/test_faults.py` kills one."""
     # What a SIGKILL leaves while a checkpoint is written.
-    workdir = copy_at_step(trained_workdir, 15, tmp_path / "run")
+    workdir = copy_at_step(language_model_workdir, 15, tmp_path / "run")
     (workdir / "checkpoints" / f"30{kill_resume.SAVING[1:]}" / "params").mkdir(parents=True)
     assert kill_resume.saving(workdir)
-    command = [*train_words, f"--workdir={workdir}"]
+    command = [*words_of(tiny_language_model), f"--workdir={workdir}"]
 
     # SIGTERM in a step that saves no checkpoint otherwise.
     with sigterm_at(17):
@@ -244,10 +249,10 @@ def test_a_run_killed_and_stopped_ends_as_the_uninterrupted_one(
     answer = shell(*command)
     assert (answer.status, answer.out) == (0, "")
     assert f"{workdir} continues from step 17" in answer.err
-    whole, resumed = map(kill_resume.metrics, (trained_workdir, workdir))
+    whole, resumed = map(kill_resume.metrics, (language_model_workdir, workdir))
     assert [record["step"] for record in resumed] == [5, 10, 15, 15, 17, 20, 25, 30, 30]
     assert resumed[-2:] == whole[-2:]
-    assert kill_resume.differences(trained_workdir, workdir) == []
+    assert kill_resume.differences(language_model_workdir, workdir) == []
     assert not kill_resume.saving(workdir)
 
 
