@@ -171,11 +171,12 @@ def with_value(run, name, value, index=1):
     return dataclasses.replace(run, params=fill(run.params, leaves))
 
 
-def test_a_damaged_parameter_is_named(language_model):
+def test_a_damaged_parameter_is_named(trained, language_model):
     message = f"NaN or infinite: so is the parameter {QUERY}; take"
     damaged = with_value(language_model, QUERY, np.nan)
     infinite = with_value(language_model, QUERY, np.inf)
     for use in (
+        functools.partial(with_value(trained, QUERY, np.nan).predict, ["the dog"], beam_size=1),
         functools.partial(damaged.predict, ["the dog", "a man"]),
         functools.partial(damaged.evaluate, split="valid"),
         functools.partial(infinite.score, ["the dog"], ["der Hund"]),
