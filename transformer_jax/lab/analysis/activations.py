@@ -23,6 +23,7 @@ from transformer_jax.inference.model_inputs import ModelInputs
 from transformer_jax.lab.analysis.attention_page import attention_page
 from transformer_jax.lab.analysis.pages import frame
 from transformer_jax.models import apply_model
+from transformer_jax.models.classifier import body_config
 from transformer_jax.nn.hooks import HookPoint, intercept_activations, matches_pattern
 from transformer_jax.nn.transformer import MergedBlock, block_class
 from transformer_jax.parallel.sharding import place_like, round_up_rows
@@ -96,7 +97,8 @@ def _cut(
     """Removes padding from an activation."""
     for i, axis in enumerate(axes[path]):
         if axis in ("position", "query", "key"):
-            tokens = np.arange(len(reading.tokens[stack_of(path, axis, reading)]))
+            # A classifier's logits are of one position, whatever the number of tokens.
+            tokens = np.arange(value.shape[i])[: len(reading.tokens[stack_of(path, axis, reading)])]
             source, target = reading.inputs[0].shape[1], reading.inputs[-3].shape[1]
             if "encoder" in reading.tokens and value.shape[i] == target + source:
                 # In a merged block the keys of the source follow those of the target.
@@ -301,7 +303,7 @@ def attention(
     values = collect(run.model, run.params, reading, patterns)
     predictions = find_predictions(reading, values[LOGITS], run.tokenizer.outputs)
     pieces = reading.pieces
-    if "encoder" in pieces and issubclass(block_class(run.model.config), MergedBlock):
+    if "encoder" in pieces and issubclass(block_class(body_config(run.model)), MergedBlock):
         pieces = {MERGED: [*pieces["decoder"], *pieces["encoder"]], **pieces}
     collected = Attention(reading.texts, pieces, values, predictions)
     if not collected.kinds:
