@@ -36,7 +36,7 @@ quickstart: setup  ## train, translate and score the embedded task
 test: lint  ## lint, check the format and run the tests
 	$(VENV)/bin/python -m pytest $(PYTEST_FLAGS) --ignore=tests/campaigns
 
-test_all: lint  ## the same, with campaigns against faults, launches, servers of buckets, and all notebooks
+test_all: lint  ## the same, with campaigns against faults, launches, servers of buckets, the site, and all notebooks
 	$(VENV)/bin/python -m pytest $(PYTEST_FLAGS)
 
 test_changed: setup  ## run the tests of what changed since SINCE, or where main was left, nearest first

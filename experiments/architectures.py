@@ -18,6 +18,7 @@ one sentence pair). Results that are in the workdir are reused.
 """
 
 import argparse
+import bisect
 import json
 import statistics
 import sys
@@ -35,7 +36,7 @@ from transformer_jax.lab.sweeps.tables import Row, as_csv, as_markdown
 from transformer_jax.runs.run import Run
 from transformer_jax.runs.workdir import read_metrics
 from transformer_jax.scoring.statistics import finite
-from transformer_jax.scoring.text import bleu_by_length, score_translations
+from transformer_jax.scoring.text import score_translations
 
 CONFIGS = Path(__file__).parents[1] / "configs"
 SYSTEMS = {
@@ -150,9 +151,20 @@ def scored(run: Run) -> dict[str, Any]:
 def score_by_length(
     sources: Sequence[str], outputs: Sequence[str], references: Sequence[str]
 ) -> dict[str, float]:
-    """BLEU of all sentences, and by bucket of source length."""
-    total = {"BLEU": score_translations(outputs, references)["bleu"]}
-    return total | bleu_by_length(sources, outputs, references, LENGTHS)
+    """BLEU of all sentences, and by number of words of the source, such as "1-8 words"; groups
+    without examples are left out."""
+    groups: dict[str, list[int]] = {"BLEU": [*range(len(sources))]}
+    lowest = [1, *(bound + 1 for bound in LENGTHS)]
+    names = [f"{low}-{high} words" for low, high in zip(lowest, LENGTHS, strict=False)]
+    names.append(f"{lowest[-1]}+ words")
+    groups |= {name: [] for name in names}
+    for index, source in enumerate(sources):
+        groups[names[bisect.bisect_left(LENGTHS, len(source.split()))]].append(index)
+    return {
+        name: score_translations([outputs[i] for i in rows], [references[i] for i in rows])["bleu"]
+        for name, rows in groups.items()
+        if rows
+    }
 
 
 def row(name: str, found: Sequence[Mapping[str, Any]], speed: Speed) -> Row:

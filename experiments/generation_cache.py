@@ -12,9 +12,37 @@ import dataclasses
 import json
 import sys
 import time
+from typing import Any
+
+import jax
+import jax.numpy as jnp
 
 import transformer_jax as tj
-from transformer_jax.inference.generation import Output, TokenGenerator, UncachedModel
+from transformer_jax.inference.generation import Output, TokenGenerator
+from transformer_jax.models import apply_model
+from transformer_jax.models.patches import WrappedModel
+
+
+class UncachedModel(WrappedModel):
+    """A decoder-only model that computes the keys and values of all tokens at every step."""
+
+    def apply(self, variables: Any, *inputs: Any, method: Any = "__call__", **named: Any) -> Any:
+        if method == "prefill":
+            prompt, lengths, slots = inputs
+            rows = jnp.pad(prompt, ((0, 0), (0, slots - prompt.shape[1])))
+            return self._logits_after(variables, rows, lengths), (), (rows, lengths)
+        if method == "decode_step":
+            tokens, _, (rows, lengths) = inputs
+            rows = rows.at[jnp.arange(len(rows)), lengths].set(tokens)
+            return self._logits_after(variables, rows, lengths + 1), (rows, lengths + 1)
+        return self.model.apply(variables, *inputs, method=method, **named)
+
+    def _logits_after(self, variables: Any, rows: jax.Array, lengths: jax.Array) -> jax.Array:
+        """Logits [B, V] of the token after the first `lengths` tokens of each row."""
+        positions = jnp.broadcast_to(jnp.arange(rows.shape[1]), rows.shape)
+        segment_ids = (positions < lengths[:, None]).astype(jnp.int32)
+        logits = apply_model(self.model, variables["params"], rows, positions, segment_ids)
+        return jnp.take_along_axis(logits, lengths[:, None, None] - 1, axis=1)[:, 0]
 
 
 def main() -> int:

@@ -3,6 +3,7 @@
 
 import json
 import shlex
+import shutil
 from unittest.mock import Mock
 
 import pytest
@@ -21,11 +22,16 @@ pytestmark = pytest.mark.usefixtures("shared_runs")
 FIGURES = {"bleu", "chrf", "signature", "loss", "perplexity", "accuracy", "step", "split"}
 
 
+def words_of(overrides):
+    """`train` with the shrunk quick start's config, without --workdir."""
+    fields = [f"--config.{name}={value}" for name, value in overrides.items()]
+    return ["train", f"--config={QUICKSTART}", *fields]
+
+
 @pytest.fixture(scope="session")
 def train_words(tiny):
     """`train` with the config of `trained_workdir`, without --workdir."""
-    overrides = [f"--config.{name}={value}" for name, value in tiny.items()]
-    return ["train", f"--config={QUICKSTART}", *overrides]
+    return words_of(tiny)
 
 
 def parse_object(text):
@@ -99,23 +105,22 @@ def test_predict_writes_n_best_lists(shell, trained_workdir):
         assert scores == sorted(scores, reverse=True)
 
 
-def test_several_workdirs_are_an_ensemble(shell, trained_workdir, workdir, files):
+def test_several_workdirs_are_an_ensemble(shell, language_model_workdir, tmp_path):
     """A run with its own copy predicts as alone; nothing is written."""
-    text, several = b"The old dog sees a cat.\n", f"--workdir={trained_workdir},{workdir}"
-    words, before = ("predict", "--beam_size=1"), {*workdir.rglob("*")}
-    alone = shell(*words, several.split(",")[0], stdin=text)
-    together = shell(*words, several, stdin=text)
+    workdir = shutil.copytree(language_model_workdir, tmp_path / "run")
+    text, several = b"The old\n", f"--workdir={language_model_workdir},{workdir}"
+    before = {*workdir.rglob("*")}
+    alone = shell("predict", several.split(",")[0], stdin=text)
+    together = shell("predict", several, stdin=text)
     assert (together.status, together.out) == (0, alone.out)
-    pairs = [f"--source={files}/three", f"--target={files}/three"]
-    answer = shell("evaluate", several, *pairs, "--checkpoint=15", "--beam_size=1")
-    metrics = parse_object(answer.out)
-    assert metrics.keys() >= FIGURES - {"step"} and "step" not in metrics
-    assert metrics["ensemble"] == [str(trained_workdir), str(workdir)]
+    metrics = parse_object(shell("evaluate", several, "--split=valid", "--checkpoint=15").out)
+    assert metrics.keys() >= {"loss", "perplexity", "accuracy", "split"} and "step" not in metrics
+    assert metrics["ensemble"] == [str(language_model_workdir), str(workdir)]
     assert metrics["steps"] == [15, 15] and {*workdir.rglob("*")} == before
 
     renamed = workdir.rename(workdir.with_name("a,b"))
-    assert shell(*words, f"--workdir={renamed}").status == 0
-    assert_one_line(shell(*words, several, stdin=text), f"{workdir} holds no run")
+    assert shell("predict", f"--workdir={renamed}").status == 0
+    assert_one_line(shell("predict", several, stdin=text), f"{workdir} holds no run")
     with pytest.raises(tj.UserError, match="--distributed: an ensemble runs in one process"):
         verbs.predict(parse(["predict", several, "--distributed"]))
 
@@ -135,16 +140,7 @@ def test_processes_of_a_job_compare_their_overrides(trained_workdir, monkeypatch
     assert [process["data.valid_source"] for process in described] == ["'a'", "'b'"]
 
 
-def test_predict_samples_and_takes_prefixes(shell, trained_workdir, trained, tmp_path):
-    words = ["predict", f"--workdir={trained_workdir}", "--format=jsonl"]
-    sampled = ["--temperature=0.9", "--top_k=50", "--top_p=0.95", "--num_outputs=5"]
-    (line,) = shell(*words, *sampled, "--seed=1", stdin=b"The dog.\n").out.splitlines()
-    sampling = {"temperature": 0.9, "top_k": 50, "top_p": 0.95, "num_outputs": 5, "seed": 1}
-    (outputs,) = trained.n_best(["The dog."], **sampling)
-    assert [output["text"] for output in json.loads(line)["outputs"]] == [
-        output.text for output in outputs
-    ]
-
+def test_predict_takes_prefixes(shell, trained_workdir, tmp_path):
     prefixes = tmp_path / "prefixes"
     prefixes.write_text("Der Hund\n\n")
     words = ["predict", f"--workdir={trained_workdir}", f"--prefixes={prefixes}", "--beam_size=1"]
@@ -232,14 +228,14 @@ def test_flags_reach_the_tools(shell, train_words, tmp_path, monkeypatch):
 
 
 def test_a_run_killed_and_stopped_ends_as_the_uninterrupted_one(
-    shell, sigterm_at, trained_workdir, train_words, tmp_path
+    shell, sigterm_at, language_model_workdir, tiny_language_model, tmp_path
 ):
     """`tests/campaigns/test_faults.py` kills one."""
     # What a SIGKILL leaves while a checkpoint is written.
-    workdir = copy_at_step(trained_workdir, 15, tmp_path / "run")
+    workdir = copy_at_step(language_model_workdir, 15, tmp_path / "run")
     (workdir / "checkpoints" / f"30{kill_resume.SAVING[1:]}" / "params").mkdir(parents=True)
     assert kill_resume.saving(workdir)
-    command = [*train_words, f"--workdir={workdir}"]
+    command = [*words_of(tiny_language_model), f"--workdir={workdir}"]
 
     # SIGTERM in a step that saves no checkpoint otherwise.
     with sigterm_at(17):
@@ -253,10 +249,10 @@ def test_a_run_killed_and_stopped_ends_as_the_uninterrupted_one(
     answer = shell(*command)
     assert (answer.status, answer.out) == (0, "")
     assert f"{workdir} continues from step 17" in answer.err
-    whole, resumed = map(kill_resume.metrics, (trained_workdir, workdir))
+    whole, resumed = map(kill_resume.metrics, (language_model_workdir, workdir))
     assert [record["step"] for record in resumed] == [5, 10, 15, 15, 17, 20, 25, 30, 30]
     assert resumed[-2:] == whole[-2:]
-    assert kill_resume.differences(trained_workdir, workdir) == []
+    assert kill_resume.differences(language_model_workdir, workdir) == []
     assert not kill_resume.saving(workdir)
 
 

@@ -10,17 +10,19 @@ from transformer_jax.runs import load
 pytestmark = pytest.mark.usefixtures("shared_runs")
 
 
-def test_each_line_has_one_line_of_continuation(shell, language_model_workdir):
+def test_each_line_has_one_line_of_continuation(shell, language_model_workdir, language_model):
     words = ["predict", f"--workdir={language_model_workdir}"]
     lines = b"The old\nThe man\\nof\n\nThe dog sees a cat. The dog sees a cat.\n\xff"
     answer = shell(*words, stdin=lines)
     assert answer.status == 0 and answer.out.count("\n") == 5
     streamed = shell(*words, "--stream", stdin=b"The old\n")
     assert streamed.out == answer.out.split("\n")[0] + "\n"
-    samples = ["--format=jsonl", "--num_outputs=3", "--temperature=1", "--stop=x|e"]
-    outputs = json.loads(shell(*words, *samples, stdin=b"The").out)
-    assert len(outputs["outputs"]) == 3
-    assert not any("e" in output["text"] for output in outputs["outputs"])
+    sampling = {"temperature": 0.9, "top_k": 50, "top_p": 0.95, "num_outputs": 3, "seed": 1}
+    samples = [f"--{name}={value}" for name, value in (sampling | {"stop": "x|e"}).items()]
+    found = json.loads(shell(*words, "--format=jsonl", *samples, stdin=b"The").out)["outputs"]
+    assert len(found) == 3 and not any("e" in output["text"] for output in found)
+    (expected,) = language_model.n_best(["The"], **sampling, stop="x|e")
+    assert [output["text"] for output in found] == [output.text for output in expected]
 
 
 @pytest.fixture

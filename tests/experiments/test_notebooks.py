@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The notebooks run as they are committed, are committed as they run, and name what exists."""
+"""The notebooks are committed as they run, and name what exists. (They run in
+`tests/campaigns/test_notebooks.py`.)"""
 
 import ast
 import re
@@ -8,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from experiments.rerun_notebooks import NOTEBOOKS, ROOT, joined, kernel, read, tidy
+from experiments.rerun_notebooks import NOTEBOOKS, ROOT, joined, read
 from transformer_jax.runs.settings import FIELDS
 
 ERROR = None  # has neither a name nor data
@@ -17,8 +18,6 @@ MOST_LINES = {"quick_start": 14}
 MISTAKES = {"quick_start": ["model.num_head"]}
 """Fields that a notebook mistypes to show the message."""
 FIELD = re.compile(rf"({'|'.join({name.partition('.')[0] for name in FIELDS})})\.\w+")
-IN_MAKE_TEST = next(path for path in NOTEBOOKS if path.stem == "find_my_mistake")
-"""The notebook that takes the fewest seconds."""
 
 
 def code_cells(notebook):
@@ -29,44 +28,15 @@ def is_picture(kinds):
     return any(f"{kind}".startswith("image/") for kind in kinds)
 
 
-def shapes(notebook):
-    """Each output of each cell: the name of a stream, or whether it is a picture.
-
-    Progress, which is HTML, is left out: what takes no time shows none.
-    """
-    return [
-        [
-            output.get("name", is_picture(output.get("data", {})))
-            for output in joined(one for one in cell.outputs if one.get("name") != "stderr")
-            if "text/html" not in output.get("data", {})
-        ]
-        for cell in code_cells(notebook)
-    ]
-
-
 def most_lines(notebook):
     """Lines that the longest output of a cell prints."""
     outputs = (output for cell in code_cells(notebook) for output in joined(cell.outputs))
     return max(len(output.get("text", "").splitlines()) for output in outputs)
 
 
-def assert_runs_as_committed(path, run_notebook):
-    notebook = read(path)
-    run_notebook(notebook)
-    tidy(notebook)
-    assert shapes(notebook) == shapes(read(path))
-    assert most_lines(notebook) <= MOST_LINES.get(path.stem, 12)
-
-
 def test_there_are_notebooks():
     names = {"quick_start", "ablation", "train_a_gpt", "paper_to_code", "claims", "jax_research"}
     assert {path.stem for path in NOTEBOOKS} >= names
-
-
-def test_a_notebook_runs_from_the_top():
-    """`tests/campaigns/test_notebooks.py` runs the others. A notebook asserts its claims itself."""
-    with kernel() as run_notebook:
-        assert_runs_as_committed(IN_MAKE_TEST, run_notebook)
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)

@@ -10,12 +10,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from experiments.generation_cache import UncachedModel
 from tests.models.texts import small_config
 from tests.refusals import assert_refused
 from transformer_jax.decoding import Sampler
 from transformer_jax.errors import UserError
 from transformer_jax.inference.config import CONSTRAINTS, SEARCHES, DecodeConfig
-from transformer_jax.inference.generation import Output, TokenGenerator, UncachedModel
+from transformer_jax.inference.generation import Output, TokenGenerator
 from transformer_jax.models.decoder_only import DecoderOnly
 from transformer_jax.tokenization import SymbolTokenizer
 from transformer_jax.tokenization.specials import BOS, DEFAULT_SPECIALS, EOS, PAD, UNK

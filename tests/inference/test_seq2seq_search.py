@@ -230,7 +230,7 @@ def test_impossible_searches_are_refused(task_of):
             "decode: beam_size is 21; the target vocabulary has 20 pi": searching(beam_size=21),
             "decode: positions 'learned' reach to max_length 50": searching(max_extra_length=47),
             "decode: search 'sample' has no beams; take search beam": (
-                lambda: search.beam_tree({}, REQUESTS[0], sampled, to_pieces=None)
+                lambda: search.beam_tree({}, REQUESTS[0], sampled)
             ),
         }
     )

@@ -23,6 +23,7 @@ from transformer_jax.interop.exporting import export_run
 from transformer_jax.interop.importing import import_model
 from transformer_jax.interop.weights import WEIGHTS, save_tensors
 from transformer_jax.tasks.line_warnings import collect_warnings
+from transformer_jax.tasks.masked_lm import mask_text
 from transformer_jax.tokenization import load_tokenizers, store_tokenizers
 from transformer_jax.tokenization.published import import_tokenizer
 
@@ -109,13 +110,13 @@ def test_predictions_of_masks_are_those_of_the_published_model(run_of, name):
     np.testing.assert_array_equal(best, want["top5_ids"])
     chances = np.take_along_axis(at_masks, best, axis=1)
     np.testing.assert_allclose(chances, want["top5_probabilities"], rtol=1e-5)
-    assert task.mask_text in lines[0]
+    assert mask_text(task.tokenizers.text("text")) in lines[0]
     # The run predicts no special tokens; the other probabilities are renormalized.
     (found,) = run.n_best([lines[0]], num_outputs=5)
     likely = np.where(task.is_text, at_masks[0], 0)
     likely /= likely.sum()
     np.testing.assert_allclose([one.score for one in found], np.sort(likely)[:-6:-1], rtol=1e-5)
-    assert task.mask_text not in found[0].text
+    assert mask_text(task.tokenizers.text("text")) not in found[0].text
 
 
 @pytest.mark.parametrize(

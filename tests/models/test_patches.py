@@ -60,6 +60,18 @@ def test_a_layer_switched_off_equals_a_removed_layer(random_params):
     np.testing.assert_allclose(found, flat.logits(params=params), rtol=1e-5, atol=1e-5)
 
 
+def test_in_a_merged_block_the_keys_of_the_source_follow_those_of_the_target(random_params):
+    """A key without weights is one whose value is 0."""
+    drawn = draw(random_params, "encoder_decoder", block="merged", positions="rotary")
+    attention = "decoder.layer_1.self_attention"
+    target = drawn.reading.inputs[3].shape[1]
+    for key in (0, target + 1):
+        found = patched_logits(drawn, {f"{attention}.weights[:, :, {key}]": 0})
+        expected = patched_logits(drawn, {f"{attention}.values[:, {key}]": 0})
+        np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
+        assert np.abs(found - drawn.logits()).max() > 1e-4, key
+
+
 def test_without_patches_logits_are_exactly_the_models(translator):
     np.testing.assert_array_equal(patched_logits(translator, {}), translator.logits())
 

@@ -12,14 +12,8 @@ from tests.compiled import apply, run
 from tests.models.texts import small_config
 from transformer_jax.models import apply_model
 from transformer_jax.models.decoder_only import DecoderOnly
-from transformer_jax.nn.linear import Linear
-from transformer_jax.nn.lora import (
-    AdaptedMatrix,
-    LowRankAdapter,
-    init_adapter,
-    merge_adapters,
-    with_adapters,
-)
+from transformer_jax.nn.linear import Linear, adapted_product
+from transformer_jax.nn.lora import AdaptedMatrix, LowRankAdapter, merge_adapters, with_adapters
 from transformer_jax.training.config import LoraConfig
 
 CONFIG = small_config(depth=2, vocab_size=20)
@@ -47,8 +41,9 @@ def drawn(adapters):
 
 def test_initial_adapters_are_those_of_peft():
     """kaiming_uniform_(A, a=sqrt(5)): uniform in +-1 / sqrt(inputs), of variance 1 / (3 inputs)."""
-    kernel = jax.ShapeDtypeStruct((40, 5, 7), jnp.float32)
-    adapter = init_adapter(jax.random.key(0), kernel, 2, 100, scale=1.0, dropout_rate=0.0)
+    params = {"output": {"kernel": jax.ShapeDtypeStruct((40, 5, 7), jnp.float32)}}
+    config = LoraConfig(rank=100, targets="kernel$")
+    adapter = config.init_adapters(jax.random.key(0), params)["output/kernel"]
     assert adapter.down.shape == (200, 100) and not np.asarray(adapter.up).any()
     assert np.abs(adapter.down).max() == pytest.approx(200**-0.5, rel=1e-3)
     assert np.var(adapter.down) == pytest.approx(1 / 600, rel=0.02)
@@ -115,7 +110,7 @@ def test_dropout_acts_only_on_the_inputs_of_adapters(model, params):
 def test_dropout_keeps_the_mean():
     low = AdaptedMatrix(jnp.zeros((4, 4)), LowRankAdapter(jnp.eye(4), jnp.eye(4), 1.0, 0.25))
     x = jnp.ones((20_000, 4))
-    found = low.product(x, jnp.float32, jax.random.key(0))
+    found = adapted_product(x, low, jnp.float32, jax.random.key(0))
     assert set(np.unique(np.asarray(found).round(5))) == {0.0, np.float32(1 / 0.75).round(5)}
     assert float(found.mean()) == pytest.approx(1, abs=0.02)
-    np.testing.assert_array_equal(low.product(x, jnp.float32, None), x)
+    np.testing.assert_array_equal(adapted_product(x, low, jnp.float32, None), x)

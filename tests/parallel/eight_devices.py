@@ -320,8 +320,7 @@ def main():
         layout: divided_run(layout, **text, steps=3, rank=4, accumulation_steps=parts)["losses"]
         for layout, parts in (("one", 1), ("pmap 8", 2))
     }
-    by_hardware = divided_run("2 x 2 x 2", **drops, steps=2, dropout_bits="hardware")
-    results["hardware"] = hardware_bits() | {"losses": by_hardware["losses"]}
+    results["hardware"] = hardware_bits()
     whole = experts_run("one")
     layouts = ("pmap 4", "expert 2, sequence 2, tensor 2")
     results["experts"] = {layout: compare_experts(layout, whole) for layout in layouts}

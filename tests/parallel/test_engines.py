@@ -55,10 +55,7 @@ def test_adapters_train_under_pmap_as_on_one_device(results):
 
 def test_hardware_bits_differ_by_rows(results):
     """Devices with different rows draw different bits; devices that share rows draw the same."""
-    found = results["hardware"]
-    assert found["distinct"] == 16 and found["agree"]
-    without = results["losses of one"]["two slices"][:2]
-    assert found["losses"] == pytest.approx(without, rel=0.1) and found["losses"] != without
+    assert results["hardware"] == {"distinct": 16, "agree": True}
 
 
 @pytest.mark.parametrize("layout", ["two slices", "pmap 8"])

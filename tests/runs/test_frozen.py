@@ -198,13 +198,6 @@ def test_one_beam_is_greedy_search_and_more_are_refused(trained, greedy):
     )
 
 
-def test_evaluation_has_the_scores_of_the_run_alone(workdir):
-    run = tj.load(workdir)
-    alone = run.evaluate(search="greedy", progress=False)
-    drafted = run.evaluate(search="greedy", draft="lookup", draft_length=3, progress=False)
-    assert drafted == pytest.approx(alone)
-
-
 def test_a_draft_of_another_kind_or_vocabulary_is_refused(trained, old_workdir, tmp_path):
     def predict(name):
         return lambda: trained.predict(TEXTS, search="greedy", draft=str(tmp_path / name))

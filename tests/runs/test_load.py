@@ -32,7 +32,8 @@ def listing(workdir):
     return {path: path.stat().st_mtime_ns for path in workdir.rglob("*")}
 
 
-def test_loading_changes_nothing(workdir):
+def test_loading_changes_nothing(language_model_workdir, tmp_path):
+    workdir = shutil.copytree(language_model_workdir, tmp_path / "run")
     before = listing(workdir)
     tj.load(workdir).predict(LINES[:1])
     assert listing(workdir) == before

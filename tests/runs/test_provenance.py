@@ -74,11 +74,12 @@ def test_other_training_data_is_refused(workdir, tiny_config, monkeypatch):
 
 
 def test_a_resumed_run_says_whether_its_bits_are_those_of_before(
-    workdir, tiny_config, monkeypatch, caplog
+    language_model_workdir, config_of_text, tmp_path, monkeypatch, caplog
 ):
+    workdir = shutil.copytree(language_model_workdir, tmp_path / "run")
     monkeypatch.setattr(provenance, "code_version", lambda: "transformer_jax 9")
     with caplog.at_level(logging.INFO, logger="transformer_jax"):
-        tj.train(tiny_config({"train.num_steps": 31}), workdir)
+        tj.train(config_of_text({"train.num_steps": 31}), workdir)
     bits = "its step computes what it did before, bit for bit, though the code has changed"
     assert f"{workdir}: {bits}" in caplog.text
     saved = open_snapshot(workdir / "checkpoints").provenance

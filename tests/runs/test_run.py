@@ -100,7 +100,8 @@ def test_misuse_is_refused(trained, monkeypatch):
     )
 
 
-def test_other_parameters_are_used_and_saved(trained, tmp_path):
+def test_other_parameters_are_used_and_saved(language_model, tmp_path):
+    trained = language_model
     changed = trained.with_params(jax.tree.map(lambda x: 0.9 * np.asarray(x), trained.params))
     before, score = sorted(trained.workdir.rglob("*")), changed.score(SOURCES, TARGETS)
     assert score != trained.score(SOURCES, TARGETS)
@@ -173,23 +174,22 @@ def with_value(run, name, value, index=1):
     return dataclasses.replace(run, params=fill(run.params, leaves))
 
 
-def test_a_damaged_parameter_is_named(trained):
+def test_a_damaged_parameter_is_named(trained, language_model):
     message = f"NaN or infinite: so is the parameter {QUERY}; take"
-    damaged = with_value(trained, QUERY, np.nan)
-    infinite = with_value(trained, QUERY, np.inf)
+    damaged = with_value(language_model, QUERY, np.nan)
+    infinite = with_value(language_model, QUERY, np.inf)
     for use in (
-        functools.partial(damaged.predict, ["the dog", "a man"], beam_size=1),
-        functools.partial(damaged.predict, ["the dog"], prefixes=["a"], beam_size=1),
-        functools.partial(damaged.evaluate, split="valid", beam_size=1),
-        functools.partial(damaged.score, ["the dog"], ["der Hund"]),
+        functools.partial(with_value(trained, QUERY, np.nan).predict, ["the dog"], beam_size=1),
+        functools.partial(damaged.predict, ["the dog", "a man"]),
+        functools.partial(damaged.evaluate, split="valid"),
         functools.partial(infinite.score, ["the dog"], ["der Hund"]),
     ):
         assert_refused({message: use})
 
 
-def test_a_layer_that_overflows_is_named(trained):
+def test_a_layer_that_overflows_is_named(language_model):
     layer = "decoder/layer_0/feed_forward"
-    large = with_value(trained, f"{layer}/inner/bias", 1e30)
+    large = with_value(language_model, f"{layer}/inner/bias", 1e30)
     large = with_value(large, f"{layer}/outer/kernel", 1e30, slice(None))
     message = "so is decoder.layer_0.feed_forward, although all"
-    assert_refused({message: lambda: large.predict(["the dog", "a man"], beam_size=1)})
+    assert_refused({message: lambda: large.predict(["the dog", "a man"])})

@@ -1,23 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs of unusual stacks: inspection of gated linear attention, and experts that are balanced."""
+"""Inspection of a run of an unusual stack, with gated linear attention. (Runs with experts:
+parallel/test_engines.py, docs/test_recipes.py.)"""
 
 import dataclasses
 
-import jax
 import numpy as np
 import pytest
 
-import transformer_jax as tj
-from tests.conftest import QUICKSTART, records_of
 from transformer_jax.lab.analysis.attention_page import attention_page
 from transformer_jax.runs import build
 from transformer_jax.runs.config import read_settings
 
 LAYERS = "attention_layer=gated_delta gated_delta.chunk_size=8 | default | attention_layer=sinks"
-EXPERTS = {"model.dropout_rate": 0.0, "model.feed_forward": "experts"}
-EXPERTS |= {"model.experts.num_experts": 4, "model.experts.router": "sigmoid"}
-EXPERTS |= {"model.experts.bias_rate": 0.01, "model.experts.capacity_factor": 1.0}
-EXPERTS |= {"checkpoint.every_steps": 1, "eval.every_steps": 4, "logging.every_steps": 1}
 
 
 @pytest.fixture(scope="module")
@@ -50,15 +44,3 @@ def test_gates_are_hook_points(run, found):
     streams = [each.hidden("The dog").streams["decoder"] for each in (closed, silent)]
     np.testing.assert_array_equal(*streams)
     assert np.abs(streams[0][1] - found.values["decoder.layer_0"]).max() > 1e-3
-
-
-def test_a_run_with_experts_records_their_load_and_resumes(tiny_language_model, tmp_path):
-    for steps in (1, 2):
-        config = tj.config(QUICKSTART, tiny_language_model | EXPERTS | {"train.num_steps": steps})
-        run = tj.train(config, tmp_path)
-    biases = run.params["decoder"]["layer_0"]["feed_forward"]["router_bias_steps"]
-    assert set(np.abs(biases).tolist()) <= {0, 1, 2} and np.abs(biases).max() > 0
-    first, second = records_of(tmp_path, "train")
-    assert 0 < first["aux/dropped"] < 1 <= first["aux/load"] <= 4
-    assert second["aux/balance"] != first["aux/balance"]
-    jax.tree.map(np.testing.assert_array_equal, tj.load(tmp_path).params, run.params)

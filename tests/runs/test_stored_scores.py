@@ -102,15 +102,13 @@ def stored_scores(workdir):
 
 def test_adapters_learn_preferences_too_and_seeds_share_the_stored_scores(config, run, tmp_path):
     configs = {f"seed_{i}": config(lora__rank=2, seed=i) for i in range(2)}
-    for name, one in train_replicas(configs, tmp_path).items():
-        metrics = one.evaluate(split="valid")
-        assert metrics["margin"] > 0.01
-        assert tj.load(tmp_path / name).evaluate(split="valid") == metrics
+    for replica in train_replicas(configs, tmp_path).values():
+        assert replica.evaluate(split="valid")["margin"] > 0.01
     for name in configs:
         stored = stored_scores(tmp_path / name)
         assert len(stored) == 4
-        validated = stored & stored_scores(run.workdir)  # other tests change those of training
-        assert sorted(map(len, validated)) == [2, 2]
+        validated = {scores for scores in stored if len(scores) == 2}  # of two held-out pairs
+        assert len(validated) == 2 and validated <= stored_scores(run.workdir)
 
 
 def test_what_has_no_reference_is_refused(config, tmp_path):

@@ -279,10 +279,10 @@ def test_a_command_that_fails_and_outputs_that_cannot_be_written_cost_no_metric(
     aside.rename(predictions)
 
 
-def test_a_run_may_be_used_with_rounded_weights(used):
-    run = used
-    exact = run.evaluate(split="valid", beam_size=1)
-    rounded = run.evaluate(split="valid", beam_size=1, weights="int8")
+def test_a_run_may_be_used_with_rounded_weights(language_model):
+    run = language_model
+    exact = run.evaluate(split="valid")
+    rounded = run.evaluate(split="valid", weights="int8")
     assert 0 < abs(rounded["loss"] / exact["loss"] - 1) < 0.01
     assert {leaf.dtype for leaf in jax.tree.leaves(run.params)} == {np.dtype("float32")}
     message = "decode: weights is 'int4', not one of float32, int8"

@@ -19,7 +19,7 @@ PATIENT |= {"logging.every_steps": 2, "checkpoint.every_steps": 100}
 PATIENT |= {"optimizer.learning_rate": 1e-12, "optimizer.schedule": "constant"}
 PATIENT |= {"optimizer.warmup_steps": 1, "optimizer.plateau_patience": 1, "eval.patience": 3}
 SPIKING = {"train.num_steps": 32, "train.on_spike": "rewind", "train.spike_factor": 2.0}
-SPIKING |= {"eval.every_steps": 32, "logging.every_steps": 1, "checkpoint.every_steps": 6}
+SPIKING |= {"eval.every_steps": 32, "logging.every_steps": 1, "checkpoint.every_steps": 12}
 SPIKED = 27
 
 

@@ -9,12 +9,12 @@ import jax
 import numpy as np
 import pytest
 
+from experiments.generation_cache import UncachedModel
 from tests.refusals import assert_refused
 from tests.tasks import compiled
 from transformer_jax.data.batches.pipeline import eval_batches, train_batches
 from transformer_jax.errors import UserError
 from transformer_jax.inference.config import DecodeConfig
-from transformer_jax.inference.generation import UncachedModel
 from transformer_jax.models import apply_model
 from transformer_jax.tasks.corruptions import SourceTarget
 from transformer_jax.tasks.denoising import whole_text

@@ -13,6 +13,7 @@ from jax.extend.core import jaxprs_in_params
 
 from tests.tasks import compiled
 from transformer_jax.errors import UserError
+from transformer_jax.nn import auxiliary
 from transformer_jax.runs import build
 from transformer_jax.runs.config import read_settings
 from transformer_jax.runs.settings import Origin
@@ -112,6 +113,22 @@ def test_a_teacher_is_compared_with_in_training(name, tiles):
     assert weight == counted.sum()
     plain = task_of(name, tiles, train={"label_smoothing": 0.0}, dropout_rate=0.0)
     assert evaluation_program(task, batch) == evaluation_program(plain, batch)
+
+
+def test_a_teacher_computes_as_after_its_training():
+    """Batch norm has its averages in a student's step too, and nothing is added to the step."""
+    task = task_of("classification", 1, norm="batch")
+    params, batch = jax.jit(task.init)(jax.random.key(0)), batch_of(task)
+    inputs, *_ = task.supervised(batch)
+
+    @jax.jit
+    def in_a_step(params):
+        with auxiliary.collect() as added:
+            logits = ModelTeacher(task).predictions(params, batch, inputs, "__call__")
+        assert not added.sums
+        return logits
+
+    np.testing.assert_array_equal(in_a_step(params), compiled.logits(task, params, *inputs))
 
 
 def evaluation_program(task, batch):

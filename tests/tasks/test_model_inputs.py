@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Inspection of the models of all tasks."""
 
+import functools
 import json
 import re
 
@@ -9,8 +10,12 @@ import numpy as np
 import pytest
 
 import transformer_jax as tj
+from tests.refusals import assert_refused
 from tests.tasks import compiled
+from tests.tasks.conftest import CHAT
+from transformer_jax.inference.config import DecodeConfig
 from transformer_jax.lab.analysis.attention_page import attention_page
+from transformer_jax.tokenization import TokenizerConfig, train_tokenizers
 
 LINE = "the old [MASK] sees"
 
@@ -101,3 +106,19 @@ def test_a_language_model_predicts_a_token_at_each_position(run_of):
     masked = run_of("masked_lm").attention(LINE)
     (one,) = masked.predictions.by_position
     assert masked.tokens["encoder"][one.position] == "[MASK]"
+
+
+def test_texts_beyond_the_positions_of_a_model_are_refused(task_with, tokenizers_of, tmp_path):
+    """Learned positions would all have the last vector from there on."""
+    chat = task_with(tokenizers_of("byte_bpe"), "instruction", CHAT)
+    config = TokenizerConfig("char", vocab_size=16, normalization="identity")
+    texts = dict.fromkeys(("source", "target"), ["abc"])
+    tokenizers = train_tokenizers(config, texts, tmp_path / "tokenizer")
+    lengths = {f"data.max_{side}_length": 16 for side in texts}
+    pairs = task_with(tokenizers, "translation", lengths)
+    for task in (pairs, chat):
+        length = task.model.config.max_length
+        read = functools.partial(task.model_inputs, None, "ab", decode=DecodeConfig())
+        words = f"the text is too long: positions 'learned' reach to max_length {length}, sequences"
+        assert_refused({words: functools.partial(read, length * "abc")})
+        assert read("a").inputs

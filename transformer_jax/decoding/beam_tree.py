@@ -141,13 +141,13 @@ def _add_step(
                 add((*path, token), log_prob, "kept", f"{best_ones} that continue")
             else:
                 add((*path, token), log_prob, "dropped", f"not {best_ones}")
-        with_eos = (*path, settings.search.eos_id)
         eos_log_prob = candidates.eos_log_probs[0, number]
-        score = float(eos_log_prob / penalty)
+        # Those that the search holds at last are set again.
+        why = f"its end is not {best_ones}"
         if best.eos_log_probs[0, number] > -math.inf:
-            add(with_eos, float(eos_log_prob), "ended", "among the outputs that ended", score)
-        else:
-            add(with_eos, float(eos_log_prob), "dropped", f"its end is not {best_ones}", score)
+            why = f"ended, but {settings.search.beam_size} better ones had"
+        with_eos = (*path, settings.search.eos_id)
+        add(with_eos, float(eos_log_prob), "dropped", why, float(eos_log_prob / penalty))
 
 
 def _set_final_states(
@@ -171,25 +171,18 @@ def _set_final_states(
             if value > -math.inf
         ]
 
-    # First all that ended are dropped; those that the search still holds are set again below.
-    for path, node in nodes.items():
-        if node.state == "ended":
-            why = f"ended, but {search.beam_size} better ones had"
-            set_state(path, "dropped", why, node.score)
     for path, score in hypotheses(beams.finished_tokens, beams.finished_scores):
         set_state(path, "ended", f"ended, but not {best_outputs}", score)
     for path, log_prob in hypotheses(beams.alive_tokens, beams.alive_log_probs):
         reach = log_prob / float(settings.penalty(settings.limits)[0])
         if length == limit:
             why = f"cut by the limit of {limit} tokens, worse than the outputs"
-            set_state(path, "dropped", why, reach)
         elif search.beam_size == 1:
             why = "still alive when the search stopped at its first end"
-            set_state(path, "dropped", why, None)
         else:
             certain = "still alive when the search was certain of its outputs"
-            no_more = f"its score could reach {reach:.3f} at most"
-            set_state(path, "dropped", f"{certain}: {no_more}", None)
+            why = f"{certain}: its score could reach {reach:.3f} at most"
+        set_state(path, "dropped", why, reach if length == limit else None)
     outputs = hypotheses(returned.tokens, returned.scores)
     for rank, (path, score) in enumerate(outputs, 1):
         how = "ended" if path[-1] == search.eos_id else f"cut by the limit of {limit} tokens"

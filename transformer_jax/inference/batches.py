@@ -3,7 +3,8 @@
 scores of pairs of source and target."""
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+import operator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import batched
 from typing import Any, NamedTuple
 
@@ -51,6 +52,15 @@ class PaddedBatch[Row]:
         """Runs a program on at most `batch_size` rows. Returns NumPy arrays without padding."""
         return unpad(program(params, self.place(params, rows, batch_size)), len(rows))
 
+    def run_all(
+        self, program: Program, params: Any, rows: Sequence[Row], batch_size: int
+    ) -> Iterator[tuple[Row, Any]]:
+        """Yields each row with its result, a tree of NumPy arrays."""
+        for part in track(batched(rows, batch_size), len(rows), "example"):
+            results = self.run(program, params, part, batch_size)
+            for i, row in enumerate(part):
+                yield row, jax.tree.map(operator.itemgetter(i), results)
+
 
 def unpad(arrays: Any, count: int) -> Any:
     """Removes padding rows from a tree of arrays and copies it to the host."""
@@ -65,13 +75,10 @@ def label_rows(
 ) -> list[np.ndarray]:
     """Runs a program, whose arrays are those of the feature "text", on texts in batches of similar
     length. Returns the result of each text, in order."""
-    results: dict[int, np.ndarray] = {}
     order = sorted(range(len(rows)), key=lambda i: len(rows[i]))
-    for indices in track(batched(order, batch_size), len(order), "example"):
-        texts = [{"text": rows[i]} for i in indices]
-        of_batch = _TEXTS.run(program, params, texts, batch_size)
-        results |= zip(indices, of_batch, strict=True)
-    return [results[i] for i in range(len(rows))]
+    texts = [{"text": rows[i]} for i in order]
+    results = dict(zip(order, _TEXTS.run_all(program, params, texts, batch_size), strict=True))
+    return [results[i][1] for i in range(len(rows))]
 
 
 class Prediction(NamedTuple):

@@ -89,21 +89,16 @@ class DecodeConfig(Configurable):
         read any."""
         if "draft_length" in given and self.draft is None:
             return ["draft_length"]
-        chosen = [SEARCHES.find(name) for name in self.searches]
-        if not all(isinstance(search, SearchKind) for search in chosen):
-            return []
-        read = {field for search in chosen for field in getattr(search, "reads", ())}
-        return [name for name in given if name in SEARCH_FIELDS and f"decode.{name}" not in read]
+        unread = frozenset.intersection(*(SEARCHES.unread[name] for name in self.searches))
+        return [name for name in given if f"decode.{name}" in unread]
 
     def with_values(self, values: Mapping[str, Any]) -> "DecodeConfig":
         """These settings with other values, {field: value}. If they name a search, fields that it
         does not read have their defaults, as they may have been set for another one."""
-        search = SEARCHES.get(values.get("search", ""))
-        unread: dict[str, Any] = {}
-        if isinstance(search, SearchKind):
-            fields = [name for name in SEARCH_FIELDS if f"decode.{name}" not in search.reads]
-            unread = {name: getattr(DecodeConfig, name) for name in fields}
-        return dataclasses.replace(self, **{**unread, **values})
+        unread = SEARCHES.unread.get(values.get("search", ""), ())
+        names = [name for name in SEARCH_FIELDS if f"decode.{name}" in unread]
+        defaults = {name: getattr(DecodeConfig, name) for name in names}
+        return dataclasses.replace(self, **{**defaults, **values})
 
     def greedy_if_one_beam(self) -> "DecodeConfig":
         """These settings; greedy search in place of beam search with one beam."""

@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 
 from transformer_jax.data.batches.packing import padded_batch
-from transformer_jax.errors import UserError
+from transformer_jax.errors import UserError, user_errors
 from transformer_jax.models.encoder_decoder import EncoderDecoder
 from transformer_jax.models.encoder_only import EncoderOnly
+from transformer_jax.nn.positions import check_num_positions
 from transformer_jax.summary import Summarized
 from transformer_jax.tokenization import Tokenizers
 
@@ -62,9 +63,10 @@ def text_inputs(
     *more: np.ndarray,
 ) -> ModelInputs:
     """Inputs of a model that reads one text; `more` are arguments of its call after the row.
-    UserError if a target is given."""
+    UserError if a target is given, or the text exceeds the positions that the model knows."""
     if target is not None:
         raise UserError("this run's task reads a text alone; give no target")
+    _require_positions(body, len(tokens))
     stacks = {"encoder" if isinstance(body, EncoderOnly) else "decoder": tokens}
     if isinstance(body, EncoderDecoder):
         stacks = {"encoder": tokens, "decoder": [body.config.start_id, *tokens[:-1]]}
@@ -73,9 +75,15 @@ def text_inputs(
 
 
 def pair_inputs(
-    tokenizers: Tokenizers, texts: Mapping[str, str], source: Sequence[int], target: Sequence[int]
+    model: Any,
+    tokenizers: Tokenizers,
+    texts: Mapping[str, str],
+    source: Sequence[int],
+    target: Sequence[int],
 ) -> ModelInputs:
-    """Inputs of an encoder-decoder: the source, and the target shifted right."""
+    """Inputs of an encoder-decoder: the source, and the target shifted right. UserError if one of
+    them exceeds the positions that the model knows."""
+    _require_positions(model, max(len(source), len(target)))
     shifted = [tokenizers.specials("target").start, *target[:-1]]
     return ModelInputs(
         texts=texts,
@@ -87,3 +95,8 @@ def pair_inputs(
         inputs=(*as_row(source), *as_row(shifted)),
         outputs=target,
     )
+
+
+def _require_positions(model: Any, length: int) -> None:
+    with user_errors("the text is too long", "; give a shorter one"):
+        check_num_positions(model.config, length)

@@ -7,7 +7,8 @@ source, N = B * beams; R inputs of a group that enters a batch.
 
 import dataclasses
 import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import operator
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import batched, groupby
 from typing import TYPE_CHECKING, Any, cast
 
@@ -74,43 +75,11 @@ class Request:
     num_forced: int = 0
 
 
-def request_arrays(
-    specials: SpecialTokens, requests: Sequence[Request], max_extra_length: int
-) -> dict[str, np.ndarray]:
-    """Arrays of a batch of requests.
-
-    Returns:
-      "source" [B, S] and "prompt" [B, P], with "source_lengths" [B] and "prompt_lengths" [B];
-      "limits" [B], the longest outputs; "numbers" [B], of the requests; if there are constraint
-      tokens, "constraint_tokens" [B, W] and "constraint_lengths" [B].
-    """
-    sources = [request.source for request in requests]
-    forced = (specials.start, *specials.translation.head)
-    prompts = [[*forced, *request.prefix] for request in requests]
-    is_prefixed = any(request.prefix for request in requests)
-    free = np.array([request.num_forced + max_extra_length for request in requests], np.int32)
-    arrays = {
-        "source": pad_rows(sources, rounded_length(sources)),
-        "source_lengths": row_lengths(sources),
-        "prompt": pad_rows(prompts, rounded_length(prompts) if is_prefixed else len(forced)),
-        "prompt_lengths": row_lengths(prompts),
-        "limits": row_lengths(sources) + free,
-        "numbers": np.array([request.number for request in requests], np.int32),
-    }
-    tokens = [request.constraint_tokens for request in requests]
-    if any(tokens):
-        arrays |= {
-            "constraint_tokens": pad_rows(tokens, rounded_length(tokens)),
-            "constraint_lengths": row_lengths(tokens),
-        }
-    return arrays
-
-
-def longest_output(arrays: Mapping[str, np.ndarray], max_extra_length: int) -> int:
+def longest_output(arrays: Mapping[str, np.ndarray], decode: DecodeConfig) -> int:
     """L, slots for the outputs of a batch: the same for all batches of the same shapes."""
     tokens = arrays.get("constraint_tokens")
     num_forced = 0 if tokens is None else tokens.shape[1]
-    return arrays["source"].shape[1] + num_forced + max_extra_length
+    return arrays["source"].shape[1] + num_forced + decode.max_extra_length
 
 
 @dataclasses.dataclass(frozen=True)
@@ -119,13 +88,42 @@ class Seq2SeqSearch:
 
     Attributes:
       constraint: of the task; None: that of `decode.constraint`.
-      tokenizer: of the outputs, for `decode.constraint`.
+      tokenizer: of the outputs, for `decode.constraint` and trees of beams; None: there is none.
     """
 
     model: Seq2Seq
     specials: SpecialTokens
     constraint: Constraint | None = None
     tokenizer: Tokenizer | None = None
+
+    def arrays(self, requests: Sequence[Request], decode: DecodeConfig) -> dict[str, np.ndarray]:
+        """Arrays of a batch of requests.
+
+        Returns:
+          "source" [B, S] and "prompt" [B, P], with "source_lengths" [B] and "prompt_lengths" [B];
+          "limits" [B], the longest outputs; "numbers" [B], of the requests; if there are constraint
+          tokens, "constraint_tokens" [B, W] and "constraint_lengths" [B].
+        """
+        sources = [request.source for request in requests]
+        forced = (self.specials.start, *self.specials.translation.head)
+        prompts = [[*forced, *request.prefix] for request in requests]
+        is_prefixed = any(request.prefix for request in requests)
+        free = [request.num_forced + decode.max_extra_length for request in requests]
+        arrays = {
+            "source": pad_rows(sources, rounded_length(sources)),
+            "source_lengths": row_lengths(sources),
+            "prompt": pad_rows(prompts, rounded_length(prompts) if is_prefixed else len(forced)),
+            "prompt_lengths": row_lengths(prompts),
+            "limits": row_lengths(sources) + np.array(free, np.int32),
+            "numbers": np.array([request.number for request in requests], np.int32),
+        }
+        tokens = [request.constraint_tokens for request in requests]
+        if any(tokens):
+            arrays |= {
+                "constraint_tokens": pad_rows(tokens, rounded_length(tokens)),
+                "constraint_lengths": row_lengths(tokens),
+            }
+        return arrays
 
     def __call__(
         self, params: Any, requests: Sequence[Request], decode: DecodeConfig
@@ -136,12 +134,10 @@ class Seq2SeqSearch:
         devices that hold the parameters.
         """
         self._check_requests(requests, decode)
-        extra = decode.max_extra_length
-        to_arrays = functools.partial(request_arrays, self.specials, max_extra_length=extra)
         filler = Request([self.specials.eos])
-        batch = PaddedBatch(filler, to_arrays)
+        batch = PaddedBatch(filler, functools.partial(self.arrays, decode=decode))
         arrays = batch.place(params, requests, decode.batch_size)
-        hypotheses = self.compiled(params, arrays, decode, longest_output(arrays, extra))
+        hypotheses = self.compiled(params, arrays, decode, longest_output(arrays, decode))
         return self._checked(unpad(hypotheses, len(requests)))
 
     def _check_requests(self, requests: Sequence[Request], decode: DecodeConfig) -> None:
@@ -179,8 +175,7 @@ class Seq2SeqSearch:
 
         def shapes(indices: Sequence[int]) -> dict[str, tuple[int, ...]]:
             batch = [requests[i] for i in indices]
-            arrays = request_arrays(self.specials, batch, decode.max_extra_length)
-            return {name: rows.shape[1:] for name, rows in arrays.items()}
+            return {name: rows.shape[1:] for name, rows in self.arrays(batch, decode).items()}
 
         def finished() -> Iterator[list[tuple[int, Outputs]]]:
             for _, same_shape in groupby(batched(by_length, decode.batch_size), key=shapes):
@@ -202,17 +197,44 @@ class Seq2SeqSearch:
     def _refilled(
         self, params: Any, requests: Sequence[Request], decode: DecodeConfig
     ) -> Iterator[list[tuple[int, Outputs]]]:
+        """Yields the outputs that are done, with the indices of their requests.
+
+        Requests enter in groups of a constant size, in order. When the places of a group are free,
+        the next one takes them.
+        """
         self._check_requests(requests, decode)
-        arrays = request_arrays(self.specials, requests, decode.max_extra_length)
-        max_length = longest_output(arrays, decode.max_extra_length)
-        for indices, hypotheses in refilled(
-            lambda rows: self._open(params, rows, decode, max_length),
-            functools.partial(self._run_opened, params, decode=decode),
-            arrays,
-            decode.batch_size,
-        ):
-            outputs = zip(*self._checked(hypotheses), strict=True)
-            yield list(zip(indices, outputs, strict=True))
+        arrays = self.arrays(requests, decode)
+        max_length = longest_output(arrays, decode)
+        group = max(1, decode.batch_size // GROUPS)
+        num_groups = decode.batch_size // group
+        places = np.full(num_groups * group, -1)  # index of the request in each place; -1: free
+        waiting = list(range(len(requests)))
+        batch: Any = None
+        while waiting or (places >= 0).any():
+            while waiting and (places < 0).sum() >= min(group, len(waiting)):
+                entering = waiting[:group]
+                waiting = waiting[group:]
+                free = np.flatnonzero(places < 0)[: len(entering)]
+                places[free] = entering
+                # The last group may be smaller: it is filled up with rows that go to no place.
+                fill = (0, group - len(entering))
+                rows = np.pad(entering, fill, mode="edge")
+                of_group = {name: array[rows] for name, array in arrays.items()}
+                new = self._open(params, of_group, decode, max_length)
+                batch = _repeated(new, num_groups) if batch is None else batch
+                batch = _replaced(batch, new, np.pad(free, fill, constant_values=len(places)))
+            memory, searched = batch
+            # The search pauses when the next group has room; with none waiting, when all are done.
+            most_left = len(places) - min(group, len(waiting)) if waiting else 0
+            searched, is_done, hypotheses = self._run_opened(
+                params, memory, searched, np.int32(most_left), decode
+            )
+            batch = memory, searched
+            is_done, hypotheses = hosts.to_host((is_done, hypotheses))
+            done = np.flatnonzero(is_done & (places >= 0))
+            final = self._checked(jax.tree.map(operator.itemgetter(done), hypotheses))
+            yield list(zip(places[done].tolist(), zip(*final, strict=True), strict=True))
+            places[done] = -1
 
     @compiled_method(searches=True, static_argnames=("decode", "max_length"))
     def _open(
@@ -289,35 +311,30 @@ class Seq2SeqSearch:
     def compiled(
         self, params: Any, arrays: Mapping[str, jax.Array], decode: DecodeConfig, max_length: int
     ) -> Hypotheses:
-        """Finds the outputs of a batch of `request_arrays`."""
+        """Finds the outputs of a batch of `arrays`."""
         start = self._start(params, arrays, decode, max_length)
         step = self._step(params, decode)
         search = self._search(decode)
         return search.find(step, start, num_outputs=decode.num_outputs, max_length=max_length)
 
-    def beam_tree(
-        self,
-        params: Any,
-        request: Request,
-        decode: DecodeConfig,
-        to_pieces: Callable[[Sequence[int]], Sequence[str]],
-    ) -> "BeamTree":
+    def beam_tree(self, params: Any, request: Request, decode: DecodeConfig) -> "BeamTree":
         """Record of the beam search for a source."""
         from transformer_jax.decoding.beam_tree import beam_tree
 
         search = self._search(decode)
         if not isinstance(search, BeamSearch):
             raise UserError(f"decode: search {decode.searches[0]!r} has no beams; take search beam")
+        assert self.tokenizer is not None
         self._check_requests([request], decode)
-        arrays = request_arrays(self.specials, [request], decode.max_extra_length)
-        max_length = longest_output(arrays, decode.max_extra_length)
+        arrays = self.arrays([request], decode)
+        max_length = longest_output(arrays, decode)
         return beam_tree(
             search,
             functools.partial(self._compiled_step, params, decode),
             self._compiled_start(params, arrays, decode, max_length),
             num_outputs=decode.num_outputs,
             max_length=max_length,
-            to_pieces=to_pieces,
+            to_pieces=self.tokenizer.pieces,
         )
 
     @compiled_method(searches=True, static_argnames="decode")
@@ -355,51 +372,6 @@ class Seq2SeqSearch:
         search = self._search(decode)
         constraint = self._constraint(decode)
         return draft.decode_step_of(self.model, params, search, constraint, self.specials)
-
-
-def refilled(
-    start: Callable[[Mapping[str, np.ndarray]], tuple[Memory, Any]],
-    run: Callable[[Memory, Any, np.int32], tuple[Any, jax.Array, Any]],
-    arrays: Mapping[str, np.ndarray],
-    batch_size: int,
-) -> Iterator[tuple[list[int], Any]]:
-    """Yields finished outputs, with the indices of their inputs.
-
-    Inputs enter in groups of a constant size, in order. When the places of a group are free, the
-    next one takes them.
-
-    Args:
-      start: compiled; arrays with leading axis R -> memory and search, `RefillableSearch.open`.
-      run: compiled; memory, search and number of sentences that may be left -> search, done [B] and
-        outputs with leading axis B. It reuses the memory of the search that it is given.
-    """
-    num_inputs = len(next(iter(arrays.values())))
-    group = max(1, batch_size // GROUPS)
-    num_groups = batch_size // group
-    places = np.full(num_groups * group, -1)  # index of the input in each place; -1: free
-    waiting = list(range(num_inputs))
-    batch: Any = None
-    while waiting or (places >= 0).any():
-        while waiting and (places < 0).sum() >= min(group, len(waiting)):
-            entering = waiting[:group]
-            waiting = waiting[group:]
-            free = np.flatnonzero(places < 0)[: len(entering)]
-            places[free] = entering
-            # The last group may be smaller: it is filled up with rows that go to no place.
-            fill = (0, group - len(entering))
-            rows = np.pad(entering, fill, mode="edge")
-            new = start({name: array[rows] for name, array in arrays.items()})
-            batch = _repeated(new, num_groups) if batch is None else batch
-            batch = _replaced(batch, new, np.pad(free, fill, constant_values=len(places)))
-        memory, search = batch
-        # The search pauses when the next group has room; with none waiting, when all are done.
-        most_left = len(places) - min(group, len(waiting)) if waiting else 0
-        search, is_done, outputs = run(memory, search, np.int32(most_left))
-        batch = memory, search
-        is_done, outputs = hosts.to_host((is_done, outputs))
-        done = np.flatnonzero(is_done & (places >= 0))
-        yield places[done].tolist(), jax.tree.map(lambda rows, done=done: rows[done], outputs)
-        places[done] = -1
 
 
 @functools.partial(jax.jit, static_argnames="times")

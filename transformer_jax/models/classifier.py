@@ -24,8 +24,7 @@ BODIES = (EncoderOnly, DecoderOnly)
 
 def body_config(model: Any) -> TransformerConfig:
     """Config of a model, or of its body if it has a classification head."""
-    config: TransformerConfig = getattr(model, "body", model).config
-    return config
+    return getattr(model, "body", model).config
 
 
 class TokenClassifier(nn.Module):

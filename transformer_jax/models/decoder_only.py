@@ -48,7 +48,7 @@ class DecoderOnly(nn.Module):
         self.embedding = Embedding(c, c.vocab_size)
         self.input = InputEmbedding(c, is_causal(c))
         self.decoder = Decoder(c, c.num_layers, attends_to_encoder=False)
-        self.projection = output_embedding(self.embedding, c.vocab_size)
+        self.projection = output_embedding(self.embedding)
         if c.logits_bias:
             self.param("logits_bias", nn.initializers.zeros, c.padded_vocab_size(c.vocab_size))
 

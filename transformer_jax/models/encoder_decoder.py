@@ -66,10 +66,8 @@ class Seq2Seq(nn.Module):
         self.source_embedding = (
             self.target_embedding if shares_inputs else Embedding(c, c.source_vocab_size)
         )
-        self.projection = output_embedding(self.target_embedding, c.target_vocab_size)
-        self.embedding_dropout = Dropout(
-            c.embedding_dropout, c.dropout_bits, "model.embedding_dropout_rate"
-        )
+        self.projection = output_embedding(self.target_embedding)
+        self.embedding_dropout = Dropout.of(c, "embedding_dropout_rate")
         if c.logits_bias:
             bias_size = c.padded_vocab_size(c.target_vocab_size)
             self.param("logits_bias", nn.initializers.zeros, bias_size)

@@ -47,7 +47,7 @@ class EncoderOnly(nn.Module):
         self.input = InputEmbedding(c, causal=False)
         self.encoder = Encoder(c, c.num_layers)
         self.prediction_head = PredictionHead(c)
-        self.projection = output_embedding(self.embedding, c.vocab_size)
+        self.projection = output_embedding(self.embedding)
 
     def __call__(self, *inputs: Any, **named: Any) -> Float[Array, "B P V"]:
         """Logits of each masked token, for the arguments of `unprojected`."""

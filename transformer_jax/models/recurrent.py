@@ -153,8 +153,7 @@ class RecurrentEncoderDecoder(Seq2Seq):
 
 def _first_state(states: DecoderState) -> DecoderState:
     """State [B, D] of the first token, from the states [B, T, D] of all tokens."""
-    first: DecoderState = jax.tree.map(lambda leaf: leaf[:, 0], states)
-    return first
+    return jax.tree.map(lambda leaf: leaf[:, 0], states)
 
 
 def _check(c: ModelConfig) -> None:

@@ -17,7 +17,7 @@ from jaxtyping import Array, Bool, Float
 
 from transformer_jax.errors import UserError
 from transformer_jax.nn import fused_attention, restricted_attention, ring_attention
-from transformer_jax.nn.attention_inputs import AttentionInputs
+from transformer_jax.nn.attention_inputs import AttentionInputs, Heads
 from transformer_jax.nn.cache import Cache, KVCache, Memory
 from transformer_jax.nn.config import TransformerConfig
 from transformer_jax.nn.dropout import Dropout
@@ -30,7 +30,6 @@ from transformer_jax.registry import file_of, require_broadcast, require_shape
 from transformer_jax.runtime import platform
 
 Weights = Float[Array, "B H T S"]
-Heads = Float[Array, "B T H V"]
 _HEAD_AXES = ("position", "head", "feature")
 _WEIGHT_AXES = ("head", "query", "key")
 

@@ -13,6 +13,9 @@ from jaxtyping import Array, Bool, Float, Int
 
 from transformer_jax.nn.masks import PerToken, Segments, segment_mask, window_mask
 
+Heads = Float[Array, "B T H V"]
+"""Outputs of the heads."""
+
 
 class AttentionInputs(struct.PyTreeNode):
     """Queries, and the keys and values that they attend to.

@@ -137,14 +137,21 @@ class Collected:
         return record
 
 
-@contextlib.contextmanager
-def collect() -> Iterator[Collected]:
-    """Context: models applied inside (`models.apply_model`) add to the `Collected`.
+def collect() -> contextlib.AbstractContextManager[Collected]:
+    """Context: models applied inside (`models.apply_model`) add to the `Collected`."""
+    return _current_is(Collected())
 
-    A nested context takes what is added inside it. So a loss that applies a second model, such as
-    a teacher, leaves that model's sums out by applying it in a context of its own.
+
+def outside_training() -> contextlib.AbstractContextManager[None]:
+    """Context: models applied inside add nothing, and their modules compute as after training.
+
+    For a model that a loss reads but does not train, such as a teacher.
     """
-    collected = Collected()
+    return _current_is(None)
+
+
+@contextlib.contextmanager
+def _current_is[T: Collected | None](collected: T) -> Iterator[T]:
     token = _current.set(collected)
     try:
         yield collected

@@ -160,8 +160,7 @@ class Cache(struct.PyTreeNode):
     def num_beams(self) -> int:
         """Number of beams J of a sentence."""
         part = jax.tree.leaves(self._states(), is_leaf=_is_part)[0]
-        beams: int = part.num_beams if _is_part(part) else part.shape[1]
-        return beams
+        return part.num_beams if _is_part(part) else part.shape[1]
 
     def reorder(self, parents: Int[Array, "B K"]) -> "Cache":
         """Cache of K >= J new beams; each continues the old beam that `parents` names."""

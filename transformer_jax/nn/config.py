@@ -323,8 +323,7 @@ class TransformerConfig(Configurable):
 
     def owner_of_layer(self, index: int) -> int:
         """Index of the layer of a stack whose parameters and fields layer `index` uses."""
-        owner: int = self.pattern[index % len(self.pattern)].get(PARAMETERS, index)
-        return owner
+        return self.pattern[index % len(self.pattern)].get(PARAMETERS, index)
 
     @property
     def pattern(self) -> tuple[Overrides, ...]:

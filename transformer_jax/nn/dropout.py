@@ -35,8 +35,10 @@ class Dropout(nn.Module):
 
     @classmethod
     def of(cls, config: Any, name: str) -> "Dropout":
-        """Dropout at the rate `name` of a `ModelConfig`."""
-        return cls(getattr(config, name), config.dropout_bits, f"model.{name}")
+        """Dropout at the rate `name` of a `ModelConfig`; None is that of the model."""
+        rate = getattr(config, name)
+        rate = config.dropout_rate if rate is None else rate
+        return cls(rate, config.dropout_bits, f"model.{name}")
 
     @nn.compact
     def __call__(self, x: Float[Array, "..."], deterministic: bool) -> Float[Array, "..."]:

@@ -117,11 +117,12 @@ def _gather_rows_tangent(
     return gather_rows(*primals, dtype), tangent.astype(dtype)
 
 
-def output_embedding(embedding: Embedding, vocab_size: int) -> Embedding:
+def output_embedding(embedding: Embedding) -> Embedding:
     """The table that gives logits: that of a model's outputs, or one of its own if the config does
     not tie them."""
     c = embedding.config
-    return embedding if c.tie_embeddings in ("all", "target") else Embedding(c, vocab_size)
+    is_tied = c.tie_embeddings in ("all", "target")
+    return embedding if is_tied else Embedding(c, embedding.vocab_size)
 
 
 class InputEmbedding(nn.Module):
@@ -142,7 +143,7 @@ class InputEmbedding(nn.Module):
             self.token_types = self.param("token_types", init, (c.num_token_types, c.d_model))
         if c.embedding_norm:
             self.norm = make_norm(c)
-        self.dropout = Dropout(c.embedding_dropout, c.dropout_bits, "model.embedding_dropout_rate")
+        self.dropout = Dropout.of(c, "embedding_dropout_rate")
 
     def __call__(
         self,

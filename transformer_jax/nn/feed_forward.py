@@ -60,5 +60,4 @@ class FeedForward(FeedForwardLayer):
 
     def _activated(self, x: Float[Array, "N T H"]) -> Float[Array, "N T H"]:
         name = f"activation {self.config.activation!r}"
-        y: Array = require_shape(self.activation, name, self.activation(x), x.shape)
-        return y
+        return require_shape(self.activation, name, self.activation(x), x.shape)

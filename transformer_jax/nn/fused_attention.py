@@ -18,15 +18,13 @@ from typing import Any, ClassVar, Protocol, runtime_checkable
 import jax
 import jax.numpy as jnp
 from jax.typing import DTypeLike
-from jaxtyping import Array, Float
+from jaxtyping import Array
 
-from transformer_jax.nn.attention_inputs import AttentionInputs
+from transformer_jax.nn.attention_inputs import AttentionInputs, Heads
 from transformer_jax.nn.masks import Segments
-from transformer_jax.nn.per_device import has_sharded_call, sharded_call
+from transformer_jax.nn.per_device import sharded_call, use_sharded_call
 from transformer_jax.registry import Registry
 from transformer_jax.runtime.platform import is_cpu, target
-
-Heads = Float[Array, "B T H V"]
 
 _TPU_LANES = 128  # elements of a vector register's row
 _SPLASH_BLOCKS = (1024, 512, 256, _TPU_LANES)  # the first that divides a row is taken
@@ -160,8 +158,7 @@ class Splash:
             )
 
             def attend_in_row(query: Array, key: Array, value: Array, *segment_ids: Array) -> Array:
-                heads: Array = kernel(query, key, value, splash.SegmentIds(*segment_ids))
-                return heads
+                return kernel(query, key, value, splash.SegmentIds(*segment_ids))
 
             return jnp.moveaxis(jax.vmap(attend_in_row)(query, key, value, *rows), 1, 2)
 
@@ -236,7 +233,7 @@ def _unsupported_reason(
         return f"it runs on a {kernel.platform}, and this is a {platform}"
     if inputs.mask is None:
         return "devices divide the tokens of a row"
-    if inputs.segments is None or not has_sharded_call():
+    if inputs.segments is None or use_sharded_call.value is None:
         return "this is no training step on devices that divide rows and heads"
     return requirements.unsupported_reason() or kernel.unsupported_reason(inputs, requirements)
 

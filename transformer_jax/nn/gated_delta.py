@@ -18,7 +18,7 @@ import dataclasses
 import math
 from collections.abc import Mapping
 from functools import partial
-from typing import Annotated, ClassVar, NamedTuple
+from typing import Annotated, ClassVar
 
 import flax.linen as nn
 import jax
@@ -242,16 +242,17 @@ class GatedDeltaNet(AttentionLayer):
 
     def setup(self) -> None:
         c = self.config
-        self.sizes = _Sizes.of(c)
-        keys, values, width = self.sizes
+        axes = projected_axes(c)
+        values = axes["value"]
         heads = values[:1]
+        width = c.options_of(GatedDeltaOptions).convolution_width
         map_to = partial(Linear, (c.d_model,), use_bias=False, config=c, std=c.kernel_std)
-        self.query = map_to(keys)
-        self.key = map_to(keys)
+        self.query = map_to(axes["query"])
+        self.key = map_to(axes["key"])
         self.value = map_to(values)
         self.taps = {
-            name: self.param(f"{name}_taps", _initial_taps, (width, *axes))
-            for name, axes in self.sizes.by_projection().items()
+            name: self.param(f"{name}_taps", _initial_taps, (width, *shape))
+            for name, shape in axes.items()
         }
         self.decay = map_to(heads, exact=True)
         self.strength = map_to(heads, exact=True)
@@ -264,11 +265,12 @@ class GatedDeltaNet(AttentionLayer):
 
     @classmethod
     def init_cache(cls, config: TransformerConfig, rows: int, max_length: int) -> RecurrentCache:
-        sizes = _Sizes.of(config)
-        state = jnp.zeros((rows, 1, *sizes.values, sizes.keys[1]), jnp.float32)
+        axes = projected_axes(config)
+        count = config.options_of(GatedDeltaOptions).convolution_width - 1
+        state = jnp.zeros((rows, 1, *axes["value"], config.d_k), jnp.float32)
         inputs = {
-            name: Recent.empty(rows, sizes.width - 1, axes, activation_dtype(config), False)
-            for name, axes in sizes.by_projection().items()
+            name: Recent.empty(rows, count, shape, activation_dtype(config), False)
+            for name, shape in axes.items()
         }
         return RecurrentCache(jnp.zeros(rows, jnp.int32), state, inputs)
 
@@ -348,26 +350,17 @@ class GatedDeltaNet(AttentionLayer):
         return chunked_delta_rule(*inputs, state, chunk_size=size, dtype=dtype)
 
 
-class _Sizes(NamedTuple):
-    """Axes (heads, size) of keys and of values, and the width W of the convolutions."""
-
-    keys: tuple[int, int]
-    values: tuple[int, int]
-    width: int
-
-    @classmethod
-    def of(cls, config: TransformerConfig) -> "_Sizes":
-        options = config.options_of(GatedDeltaOptions)
-        key_heads = options.key_heads or config.num_heads
-        value_heads = options.value_heads or key_heads
-        if value_heads % key_heads:
-            raise ValueError(
-                f"gated_delta.key_heads {key_heads} does not divide value_heads {value_heads}"
-            )
-        return cls((key_heads, config.d_k), (value_heads, config.d_v), options.convolution_width)
-
-    def by_projection(self) -> dict[str, tuple[int, int]]:
-        return {"query": self.keys, "key": self.keys, "value": self.values}
+def projected_axes(config: TransformerConfig) -> dict[str, tuple[int, int]]:
+    """Axes (heads, size) of queries, keys and values."""
+    options = config.options_of(GatedDeltaOptions)
+    key_heads = options.key_heads or config.num_heads
+    value_heads = options.value_heads or key_heads
+    if value_heads % key_heads:
+        raise ValueError(
+            f"gated_delta.key_heads {key_heads} does not divide value_heads {value_heads}"
+        )
+    keys = (key_heads, config.d_k)
+    return {"query": keys, "key": keys, "value": (value_heads, config.d_v)}
 
 
 def _initial_taps(key: PRNGKeyArray, shape: tuple[int, ...]) -> Float[Array, "W H X"]:

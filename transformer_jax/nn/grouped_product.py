@@ -7,7 +7,6 @@ does the same on TPUs; elsewhere it multiplies each row with every matrix.
 R rows, S slots of the blocks, E matrices, D inputs, F outputs.
 """
 
-import contextlib
 import functools
 from typing import NamedTuple
 
@@ -18,6 +17,10 @@ from jaxtyping import Array, Float, Int
 
 from transformer_jax.nn.ops import einsum
 from transformer_jax.runtime import platform
+
+without_padding = jax.make_user_context(False)  # part of the key of jit's cache
+"""Context: if its argument is True, programs are traced with blocks of one row, for counts of a
+model's products."""
 
 MIN_ROWS = 8
 MAX_ROWS = 4096
@@ -43,7 +46,7 @@ class Groups(NamedTuple):
 
 def block_rows(num_rows: int, num_matrices: int) -> int:
     """Rows of a block: a power of two, such that padding adds at most a quarter of the rows."""
-    if platform.target().platform == "tpu" or _unpadded.value:
+    if platform.target().platform == "tpu" or without_padding.value:
         return 1
     fitting = max(1, num_rows // (4 * num_matrices))
     return min(max(MIN_ROWS, 1 << fitting.bit_length() - 1), MAX_ROWS)
@@ -154,11 +157,3 @@ def _block_products_backward(
 
 
 _block_products.defvjp(_block_products_forward, _block_products_backward)
-
-
-def count_without_padding() -> contextlib.AbstractContextManager[None]:
-    """Context: programs are traced with blocks of one row, for counts of a model's products."""
-    return _unpadded(True)
-
-
-_unpadded = jax.make_user_context(False)  # part of the key of jit's cache

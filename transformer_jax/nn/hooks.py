@@ -25,7 +25,7 @@ from transformer_jax.nn.recurrent.encoder import RecurrentEncoder, RecurrentLaye
 from transformer_jax.nn.sublayers import AttentionLayer, FeedForwardLayer, Sublayer, current_place
 from transformer_jax.nn.transformer import Block, Decoder, Encoder, Residual, residual_class
 
-STREAM = ("position", "feature")
+STREAM: tuple[str, ...] = ("position", "feature")
 WEIGHTS = ("head", "query", "key")
 
 
@@ -51,6 +51,16 @@ Change = Callable[[HookPoint, Array], Array]
 
 _ENTRIES = (Encoder, Decoder, PositionEncoding, RecurrentEncoder, RecurrentDecoder)
 """Modules whose hook points are not inside an enclosing stack."""
+
+_WITH_INPUT = (
+    Encoder,
+    Decoder,
+    RecurrentEncoder,
+    AttentionLayer,
+    FeedForwardLayer,
+    PositionEncoding,
+)
+"""Modules with a hook point "PATH.input", too."""
 
 
 def matches_pattern(pattern: str, path: str) -> bool:
@@ -97,8 +107,10 @@ def _path(module: nn.Module) -> str:
 
 def _stream_axes(module: nn.Module, x: Array) -> tuple[str, ...]:
     """Names of the axes of a residual stream [N, T, ..., D] that a module returns."""
-    streams = residual_class(module.config) if isinstance(module, Block) else module
-    axes: tuple[str, ...] = getattr(streams, "axes", STREAM)
+    axes = STREAM
+    if isinstance(module, Block | Residual):
+        residual = module if isinstance(module, Residual) else residual_class(module.config)
+        axes = residual.axes
     if len(axes) == x.ndim - 1:
         return axes
     return ("position", *(f"axis_{i}" for i in range(2, x.ndim - 1)), "feature")
@@ -132,43 +144,39 @@ class _Interceptor:
         self, method: Callable, args: tuple, kwargs: dict, module: Any, path: str, name: str
     ) -> Any:
         match module, name:
-            case Encoder() | Decoder() | RecurrentEncoder(), "__call__":
-                recurrent = isinstance(module, RecurrentEncoder)
-                positions = positions_in_segments(args[1]) if recurrent else args[1].positions
-                self._stacks[path] = positions
-                args = self._with_input(path, args, positions)
-                result = method(*args, **kwargs)
-                return self._on_result(path, result, positions, STREAM)
             case RecurrentDecoder(), "__call__":
                 self._stacks[path] = positions_in_segments(args[3])
-            case RecurrentLayer(), "__call__":
-                result = method(*args, **kwargs)
-                return self._on_result(path, result, self._stack_of(path), STREAM)
-            case Residual(), "enter" if type(module).enter is Residual.enter:
-                pass
-            case Residual(), "enter" | "write":
-                x = method(*args, **kwargs)
-                return self._on_result(path, x, self._stack_of(path), _stream_axes(module, x))
+                return method(*args, **kwargs)
             case SourceAttention(), "weigh":
                 return self._hook(f"{path}.weights", WEIGHTS, args[0], {}, read_only=True)
-            case Block(), "__call__":
-                result = method(*args, **kwargs)
-                axes = _stream_axes(module, args[0])
-                return self._on_result(path, result, self._stack_of(path), axes, args[0])
-            case AttentionLayer() | FeedForwardLayer(), "self_attend" | "cross_attend" | "__call__":
-                args = self._with_input(path, args, self._stack_of(path))
-                result = method(*args, **kwargs)
-                return self._on_result(path, result, self._stack_of(path), STREAM)
             case Sublayer(), "expose":
                 value = method(*args, **kwargs)  # other interceptors may have changed it
                 return self._expose(path, args[0], value, args[2], **kwargs)
             case Sublayer(), "exposes":
                 wanted = any(self._wanted(f"{path}.{value}") for value in args)
                 return method(*args, **kwargs) or wanted
-            case PositionEncoding(), "embed":
-                args = self._with_input(path, args, args[1])
-                return self._on_result(path, method(*args, **kwargs), args[1], STREAM)
-        return method(*args, **kwargs)
+            case Residual(), "enter" if type(module).enter is Residual.enter:
+                return method(*args, **kwargs)
+            case RecurrentEncoder(), "__call__":
+                self._stacks[path] = positions_in_segments(args[1])
+            case Encoder() | Decoder(), "__call__":
+                self._stacks[path] = args[1].positions
+            case RecurrentLayer() | Block(), "__call__":
+                pass
+            case AttentionLayer() | FeedForwardLayer(), "self_attend" | "cross_attend" | "__call__":
+                pass
+            case (Residual(), "enter" | "write") | (PositionEncoding(), "embed"):
+                pass
+            case _:
+                return method(*args, **kwargs)
+        positions = {"position": args[1] if name == "embed" else self._stack_of(path)}
+        if isinstance(module, _WITH_INPUT):
+            args = self._hook(f"{path}.input", STREAM, args[0], positions), *args[1:]
+        result = method(*args, **kwargs)
+        x, *others = result if isinstance(result, tuple) else (result,)
+        off_value = args[0] if isinstance(module, Block) else 0.0
+        x = self._hook(path, _stream_axes(module, x), x, positions, off_value)
+        return (x, *others) if isinstance(result, tuple) else x
 
     def _expose(
         self, path: str, name: str, x: Array, axes: tuple[str, ...], **positions: Array | None
@@ -182,9 +190,11 @@ class _Interceptor:
             if axis_positions is not None:
                 tokens[axis] = axis_positions
             elif axis == "key" or name in ("keys", "values"):
-                # A search does not call the encoder, and its rows are one sentence each.
+                # A search does not call the encoder, and its rows are one sentence each. In a
+                # merged block the keys of the source follow those of the target.
                 indices = jnp.broadcast_to(jnp.arange(size), (len(x), size))
-                tokens[axis] = self._stacks.get("encoder", indices)
+                source = self._stacks.get("encoder", indices)
+                tokens[axis] = source if source.shape == indices.shape else indices
             elif axis in ("position", "query"):
                 tokens[axis] = self._stack_of(path).reshape(len(x), size)
         order = sorted(range(len(axes)), key=lambda i: axes[i] != "head")  # heads first
@@ -193,19 +203,9 @@ class _Interceptor:
         return moved.transpose(0, *(1 + order.index(i) for i in range(len(axes))))
 
     def _stack_of(self, path: str) -> Array:
-        return next(self._stacks[stack] for stack in self._stacks if path.startswith(f"{stack}."))
-
-    def _with_input(self, path: str, args: tuple, positions: Array) -> tuple:
-        x = self._hook(f"{path}.input", STREAM, args[0], {"position": positions})
-        return x, *args[1:]
-
-    def _on_result(
-        self, path: str, result: Any, positions: Array, axes: tuple[str, ...], off_value: Any = 0.0
-    ) -> Any:
-        """Hook point of a module's output, which may be the first element of a tuple."""
-        x = result[0] if isinstance(result, tuple) else result
-        x = self._hook(path, axes, x, {"position": positions}, off_value)
-        return (x, *result[1:]) if isinstance(result, tuple) else x
+        """Token positions of the stack at a path, or around it."""
+        stacks = self._stacks.items()
+        return next(tokens for stack, tokens in stacks if f"{path}.".startswith(f"{stack}."))
 
     def _hook(
         self,

@@ -2,6 +2,7 @@
 """8-bit integer weights for inference."""
 
 import dataclasses
+import functools
 import math
 from typing import Any
 
@@ -59,11 +60,6 @@ def convert_weights(kind: str, params: Any) -> Any:
     return params if kind == "float32" else _quantized(params)
 
 
-@jax.jit
-def _quantized(params: Any) -> Any:
-    return map_named(_quantize, params)
-
-
 def _quantize(path: str, leaf: jax.Array) -> jax.Array | Int8Matrix:
     parameter = parameter_at(path)
     if parameter is None or not (parameter.is_linear or parameter.kind == "embedding"):
@@ -72,3 +68,6 @@ def _quantize(path: str, leaf: jax.Array) -> jax.Array | Int8Matrix:
         return Int8Matrix.of(leaf)
     inputs = math.prod(leaf.shape[: parameter.input_axes])
     return Int8Matrix.of(leaf.reshape(inputs, -1).T)
+
+
+_quantized = jax.jit(functools.partial(map_named, _quantize))

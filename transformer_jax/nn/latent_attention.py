@@ -26,8 +26,8 @@ from typing import Annotated
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from transformer_jax.nn.attention import Heads, MultiHeadAttention
-from transformer_jax.nn.attention_inputs import AttentionInputs
+from transformer_jax.nn.attention import MultiHeadAttention
+from transformer_jax.nn.attention_inputs import AttentionInputs, Heads
 from transformer_jax.nn.cache import Cache, KVCache
 from transformer_jax.nn.config import TransformerConfig
 from transformer_jax.nn.dropout import Dropout

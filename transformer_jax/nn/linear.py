@@ -6,13 +6,17 @@ from collections.abc import Sequence
 from typing import Any
 
 import flax.linen as nn
+import jax
 import jax.numpy as jnp
+from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
 from transformer_jax.nn.config import TransformerConfig, activation_dtype
+from transformer_jax.nn.dropout import drop_elements, threefry_bits
 from transformer_jax.nn.int8 import Int8Matrix
 from transformer_jax.nn.lora import AdaptedMatrix
 from transformer_jax.nn.ops import einsum, product_dtype
+from transformer_jax.nn.traced_numbers import dropout_rate, traced_number
 
 
 class Linear(nn.Module):
@@ -63,7 +67,7 @@ class Linear(nn.Module):
             return kernel.product(x)
         if isinstance(kernel, AdaptedMatrix):
             key = self.make_rng("dropout") if self.has_rng("dropout") else None
-            return kernel.product(x, product_dtype(self.config.dtype), key, self.exact)
+            return adapted_product(x, kernel, product_dtype(self.config.dtype), key, self.exact)
         shape = (*self.inputs, *self.outputs)
         axes = tuple(range(len(shape)))
         num_inputs = len(self.inputs)
@@ -71,6 +75,24 @@ class Linear(nn.Module):
         kernel = self.param("kernel", init, shape)
         kernel = kernel.reshape(x.shape[1], -1)
         return einsum("nd,df->nf", x, kernel, product_dtype(self.config.dtype), self.exact)
+
+
+def adapted_product(
+    x: Float[Array, "N I"],
+    matrix: AdaptedMatrix,
+    dtype: DTypeLike,
+    key: jax.Array | None,
+    exact: bool = False,
+) -> Float[Array, "N O"]:
+    """x W + s x A B, with dropout on the adapter's x if there is a key; `exact` as of
+    `ops.einsum`."""
+    base = einsum("nd,df->nf", x, matrix.kernel.reshape(x.shape[1], -1), dtype, exact)
+    adapter = matrix.adapter
+    if key is not None and adapter.dropout_rate:
+        rate = traced_number("lora.dropout_rate", dropout_rate(adapter.dropout_rate))
+        x = drop_elements(x, jax.random.key_data(key), rate, threefry_bits)
+    inner = einsum("nd,dr->nr", x, adapter.down, dtype)
+    return base + adapter.scale * einsum("nr,rf->nf", inner, adapter.up, dtype, exact)
 
 
 def fused_projection(

@@ -5,7 +5,6 @@
 `axis` gives a layer that communicates itself the axis of the mesh to do it along.
 """
 
-import contextlib
 import dataclasses
 from collections.abc import Callable
 from typing import Any
@@ -30,6 +29,16 @@ spaces, such as "rows sequence heads size"; one text for all leaves of a tree. "
 (tokens) and the names of parameters' axes (`nn.parameters`) are divided as the mesh divides them;
 other names, and axes that are left out, are not.
 """
+
+
+# Both contexts are part of the key of jit's cache.
+use_axes = jax.make_user_context(None)
+"""Context: inside, `axis` gives the axes that the argument lends (`parallel.sharding.LentMesh`),
+a hashable function of their roles; programs are traced again for another one."""
+use_sharded_call = jax.make_user_context(None)
+"""Context: inside, models call fused kernels and hardware random bits through the argument, a
+`ShardedCall`. Training steps are traced in it. Outside, or with None, attention is plain, so that
+hooks see its weights."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,7 +68,7 @@ def axis(role: str) -> LentAxis | None:
 
     None if nothing divides it, or outside `use_axes`: then each device has all of it.
     """
-    lend = _lent_axes.value
+    lend = use_axes.value
     return None if lend is None else lend(role)
 
 
@@ -77,37 +86,8 @@ def all_rows(*arrays: Array) -> tuple[tuple[Array, ...], Array | int]:
     return gathered, jax.lax.axis_index(devices.name) * len(arrays[0])
 
 
-def use_axes(
-    lend: Callable[[str], LentAxis | None] | None,
-) -> contextlib.AbstractContextManager[None]:
-    """Context: inside, `axis` gives the axes that `lend` has (`parallel.sharding.LentMesh`).
-
-    `lend` is hashable; programs are traced again for another one.
-    """
-    return _lent_axes(lend)
-
-
 def sharded_call(function: Callable, heads: tuple[Array, ...], rows: tuple[Array, ...]) -> Array:
     """Calls `function(heads, rows)` on each device's shard (`ShardedCall`), or on the whole arrays
     if no sharded call is in use."""
-    call = _sharded_call.value
+    call = use_sharded_call.value
     return function(heads, rows) if call is None else call(function, heads, rows)
-
-
-def use_sharded_call(call: ShardedCall | None) -> contextlib.AbstractContextManager[None]:
-    """Context: inside, models call fused kernels and hardware random bits through `call`.
-
-    Training steps are traced in it. Outside, or with None, attention is plain, so that hooks see
-    its weights.
-    """
-    return _sharded_call(call)
-
-
-def has_sharded_call() -> bool:
-    """Returns True inside `use_sharded_call` with a call."""
-    return _sharded_call.value is not None
-
-
-# Both are part of the key of jit's cache.
-_sharded_call = jax.make_user_context(None)
-_lent_axes = jax.make_user_context(None)

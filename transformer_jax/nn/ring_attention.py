@@ -33,7 +33,7 @@ from flax import struct
 from jaxtyping import Array, Bool, Float, Int, Shaped
 
 from transformer_jax.nn import per_device
-from transformer_jax.nn.attention_inputs import AttentionInputs
+from transformer_jax.nn.attention_inputs import AttentionInputs, Heads
 from transformer_jax.nn.config import TransformerConfig
 from transformer_jax.nn.masks import Segments
 from transformer_jax.nn.per_device import LentAxis
@@ -41,8 +41,6 @@ from transformer_jax.nn.positions import encoding_class
 
 BLOCK = 512
 """Most queries, and most keys, of a block."""
-
-Heads = Float[Array, "B T H V"]
 
 
 class Queries(struct.PyTreeNode):
@@ -291,8 +289,7 @@ def attend(
     token_axes = "rows sequence"
     axes = jax.tree.map(lambda x: head_axes if x.ndim == 4 else token_axes, (queries, keys))
     run = lent.shard_map(on_device, (*axes, [""] * len(parameters)), head_axes)
-    heads: Heads = run(queries, keys, parameters)
-    return heads
+    return run(queries, keys, parameters)
 
 
 def divides(inputs: AttentionInputs, config: TransformerConfig) -> bool:

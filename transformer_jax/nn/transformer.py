@@ -6,7 +6,7 @@ B sentences, N rows (while decoding, the beams of B sentences), T tokens, S sour
 """
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 import flax.linen as nn
@@ -174,9 +174,7 @@ class Block(LayerPart):
         x = self._read(self.self_attention_residual, stream, shape)
         layer = self.self_attention
         result = layer.self_attend(x, sequences, deterministic, cache)
-        y, grown = require_pair(layer, "self_attend", result, "(y [N, T, D], cache)")
-        require_shape(layer, "self_attend", y, shape)
-        _require_grown(layer, "self_attend", cache, grown)
+        y, grown = _checked(layer, "self_attend", result, "(y [N, T, D], cache)", shape, cache)
         stream = self._write(self.self_attention_residual, stream, y, deterministic)
 
         if memory is not None:
@@ -190,15 +188,13 @@ class Block(LayerPart):
         return self._write(self.feed_forward_residual, stream, y, deterministic), grown
 
     def _read(self, residual: Residual, stream: Stream, shape: tuple[int, ...]) -> Features:
-        x: Array = require_shape(residual, "read", residual.read(stream), shape)
-        return x
+        return require_shape(residual, "read", residual.read(stream), shape)
 
     def _write(
         self, residual: Residual, stream: Stream, y: Features, deterministic: bool
     ) -> Stream:
         written = residual.write(stream, y, deterministic)
-        after: Array = require_shape(residual, "write", written, stream.shape)
-        return after
+        return require_shape(residual, "write", written, stream.shape)
 
 
 class MergedBlock(Block):
@@ -232,15 +228,9 @@ class MergedBlock(Block):
         return Memory.of(key, value, encoded.visible)
 
     def __call__(
-        self,
-        stream: Stream,
-        sequences: Sequences,
-        memory: Memory | None,
-        deterministic: bool,
-        cache: Cache | None = None,
+        self, stream: Stream, sequences: Sequences, memory: Memory | None, *inputs: Any
     ) -> tuple[Stream, Cache | None]:
-        sequences = sequences.replace(memory=memory)
-        return super().__call__(stream, sequences, None, deterministic, cache)
+        return super().__call__(stream, sequences.replace(memory=memory), None, *inputs)
 
 
 DecoderLayer = Block  # layers of users are subclasses by this name too
@@ -365,18 +355,22 @@ def _apply_block(
 ) -> tuple[Stream, Cache | None]:
     """Applies a layer, and checks what it returns."""
     result = layer(stream, *inputs, cache)
-    after, grown = require_pair(layer, "__call__", result, "(stream, cache)")
-    _require_grown(layer, "__call__", cache, grown)
-    return require_shape(layer, "__call__", after, stream.shape), grown
+    return _checked(layer, "__call__", result, "(stream, cache)", stream.shape, cache)
 
 
-def _require_grown(component: Any, method: str, cache: Cache | None, grown: Cache | None) -> None:
-    """Raises UserError if a component got a cache and returned none."""
+def _checked(
+    component: Any, method: str, result: Any, parts: str, shape: Sequence[int], cache: Cache | None
+) -> tuple[Array, Cache | None]:
+    """Returns what a method of a component returned, if it is a pair of an array of this shape and,
+    if the component got a cache, a cache; UserError otherwise."""
+    y, grown = require_pair(component, method, result, parts)
+    require_shape(component, method, y, shape)
     if cache is not None and grown is None:
         raise UserError(
             f"{method} of {file_of(component)} returned no cache; it must return the one that it "
             "got, grown by the tokens"
         )
+    return y, grown
 
 
 class Encoder(Stack):

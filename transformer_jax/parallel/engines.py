@@ -12,6 +12,7 @@ is passed from step to step. They differ only in `ScanEngine`.
 import dataclasses
 import functools
 import math
+import operator
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, ClassVar
@@ -73,11 +74,8 @@ class CompiledStep:
         return self.executable(state, self.place(rows))
 
 
-def call_whole(
-    function: Callable, of_heads: tuple[jax.Array, ...], of_rows: tuple[jax.Array, ...]
-) -> jax.Array:
-    """Calls the function directly: the `ShardedCall` of a device that has all heads and rows."""
-    return function(of_heads, of_rows)
+call_whole: ShardedCall = operator.call
+"""Calls the function directly, on a device that has all heads and rows."""
 
 
 def compile_step(
@@ -161,8 +159,8 @@ class JitEngine:
 
     def constrain(self, x: jax.Array) -> jax.Array:
         """Shards activations [B, T, D] of the step by rows and tokens only, whatever divides the
-        parameters."""
-        if self.mesh.size == 1:
+        parameters; unchanged if a device has the whole of the rows that it works on."""
+        if self.mesh.size == 1 or not isinstance(self.lent_mesh, LentMesh):
             return x
         tokens = NamedSharding(self.mesh, spec_of("rows", "sequence"))
         return jax.lax.with_sharding_constraint(x, tokens)
@@ -177,24 +175,7 @@ class JitEngine:
     def sharded_call(self) -> ShardedCall | None:
         """Runs functions that XLA cannot divide on each device's part, within the step; None: the
         engine cannot."""
-        if self.mesh.size == 1:
-            return call_whole
-        heads = spec_of("rows", "tokens", "heads")
-
-        def divided(
-            function: Callable, of_heads: tuple[jax.Array, ...], of_rows: tuple[jax.Array, ...]
-        ) -> jax.Array:
-            # The function has no communication between devices, so there is nothing to check.
-            on_each_device = jax.shard_map(
-                function,
-                mesh=self.mesh,
-                in_specs=(heads, ROWS),
-                out_specs=heads if of_heads else ROWS,
-                check_vma=False,
-            )
-            return on_each_device(of_heads, of_rows)
-
-        return divided
+        return call_whole if self.mesh.size == 1 else LentMesh(self.mesh).call
 
 
 @dataclasses.dataclass(frozen=True)
@@ -214,9 +195,6 @@ class PmapEngine(JitEngine):
             train_step, mesh=self.mesh, in_specs=(whole, ROWS), out_specs=whole, check_vma=False
         )
         return self._compile(on_each_device, state, batch)
-
-    def constrain(self, x: jax.Array) -> jax.Array:
-        return x  # one device has the whole of its rows
 
     def lent_mesh(self, role: str) -> LentAxis | None:
         if role != "device_rows":
@@ -274,9 +252,6 @@ class ReplicaEngine(JitEngine):
             batch,
         )
         return compile_step(all_replicas, state, batch, self.mesh, dict)
-
-    def constrain(self, x: jax.Array) -> jax.Array:
-        return x  # one device has all rows of a replica
 
     @property
     def sharded_call(self) -> ShardedCall | None:

@@ -240,14 +240,22 @@ class LentMesh:
         if not names:
             return None
         size = math.prod(self.mesh.shape[name] for name in names)
-        return LentAxis(names[0] if len(names) == 1 else tuple(names), size, self._shard_map)
+        return LentAxis(names[0] if len(names) == 1 else tuple(names), size, self.shard_map)
 
-    def _shard_map(self, function: Callable, in_axes: Any, out_axes: Any) -> Callable:
+    def shard_map(self, function: Callable, in_axes: Any, out_axes: Any) -> Callable:
+        """Makes a function of whole arrays (`nn.per_device.ShardMap`)."""
         specs = jax.tree.map(lambda axes: spec_of(*axes.split()), (in_axes, out_axes))
         # The function adds up what it must; JAX would refuse results that only it knows are equal.
         return jax.shard_map(
             function, mesh=self.mesh, in_specs=specs[0], out_specs=specs[1], check_vma=False
         )
+
+    def call(
+        self, function: Callable, heads: tuple[jax.Array, ...], rows: tuple[jax.Array, ...]
+    ) -> jax.Array:
+        """Calls a function on each device's shard (`nn.per_device.ShardedCall`)."""
+        axes = ("rows tokens heads", "rows")
+        return self.shard_map(function, axes, axes[0 if heads else 1])(heads, rows)
 
 
 def replicated(mesh: Mesh) -> NamedSharding:

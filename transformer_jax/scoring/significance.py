@@ -14,7 +14,7 @@ from transformer_jax.scoring.text import Texts, require_pairs
 
 _TRIALS = 1000
 _LEVEL = 0.05
-_SACREBLEU = (("bleu", "chrf", "ter"), ("bleu_lowercase",))
+_SACREBLEU = ("bleu", "chrf", "ter", "bleu_lowercase")
 _IGNORE_CASE = ("ter", "bleu_lowercase")
 
 
@@ -64,46 +64,44 @@ def translation_significance(first: Texts, second: Texts, references: Texts) -> 
     from sacrebleu.significance import PairedTest
 
     systems: list[tuple[str, Sequence[str]]] = [("first", list(first)), ("second", list(second))]
-    # Both kinds of BLEU have one name in sacreBLEU, so each needs a test of its own.
-    groups = (BLEU(), CHRF(), TER()), (BLEU(lowercase=True),)
+    metrics: list[Any] = [BLEU(), CHRF(), TER(), BLEU(lowercase=True)]
     tests: list[PairedScores] = []
-    for names, scores in zip(_SACREBLEU, groups, strict=True):
-        metrics: dict[str, Any] = dict(zip(names, scores, strict=True))
+    for name, metric in zip(_SACREBLEU, metrics, strict=True):
         with _quiet("sacrebleu"):
-            # Approximate randomization and bootstrap.
+            # Approximate randomization and bootstrap. Both kinds of BLEU have one name in
+            # sacreBLEU, so each metric has a test of its own.
             results: list[Any] = [
-                PairedTest(systems, metrics, [list(references)], kind, _TRIALS)()
+                PairedTest(systems, {name: metric}, [list(references)], kind, _TRIALS)()
                 for kind in ("ar", "bs")
             ]
         (signatures, randomized), (_, resampled) = results
-        for name, label in zip(names, signatures, strict=True):
-            normalize: Callable[[str], str] = str.lower if name in _IGNORE_CASE else str
-            num_different = sum(map(operator.ne, map(normalize, first), map(normalize, second)))
-            first_score, second_score = (float(result.score) for result in randomized[label])
-            first_interval, second_interval = (
-                (float(result.mean - result.ci), float(result.mean + result.ci))
-                for result in resampled[label]
+        ((label, signature),) = signatures.items()
+        normalize: Callable[[str], str] = str.lower if name in _IGNORE_CASE else str
+        num_different = sum(map(operator.ne, map(normalize, first), map(normalize, second)))
+        first_score, second_score = (float(result.score) for result in randomized[label])
+        first_interval, second_interval = (
+            (float(result.mean - result.ci), float(result.mean + result.ci))
+            for result in resampled[label]
+        )
+        # sacreBLEU counts the exchanges with a larger difference than the observed one, not those
+        # with the same: all of the d differing examples exchanged, or none, 2 of 2^d. Two systems
+        # that differ in one example would have the p-value 0.001, as would equal scores.
+        p = min(float(randomized[label][1].p_value) + 2.0 ** (1 - num_different), 1.0)
+        p_bootstrap = float(resampled[label][1].p_value)
+        if first_score == second_score:
+            p = p_bootstrap = 1.0
+        tests.append(
+            PairedScores(
+                name,
+                first_score,
+                second_score,
+                p,
+                f"approximate randomization, {signature}",
+                first_interval=first_interval,
+                second_interval=second_interval,
+                p_bootstrap=p_bootstrap,
             )
-            # sacreBLEU counts the exchanges with a larger difference than the observed one, not
-            # those with the same: all of the d differing examples exchanged, or none, 2 of 2^d.
-            # Two systems that differ in one example would have the p-value 0.001, as would equal
-            # scores.
-            p = min(float(randomized[label][1].p_value) + 2.0 ** (1 - num_different), 1.0)
-            p_bootstrap = float(resampled[label][1].p_value)
-            if first_score == second_score:
-                p = p_bootstrap = 1.0
-            tests.append(
-                PairedScores(
-                    name,
-                    first_score,
-                    second_score,
-                    p,
-                    f"approximate randomization, {signatures[label]}",
-                    first_interval=first_interval,
-                    second_interval=second_interval,
-                    p_bootstrap=p_bootstrap,
-                )
-            )
+        )
     return tests
 
 
@@ -151,7 +149,7 @@ def compare_outputs(
     metric: str, score: Score, first: Texts, second: Texts, references: Texts
 ) -> list[PairedScores]:
     """Paired tests of an entry of `scoring.METRICS`, or of another corpus score with its name."""
-    if any(metric in names for names in _SACREBLEU):
+    if metric in _SACREBLEU:
         return translation_significance(first, second, references)
 
     def score_outputs(outputs: Sequence[str]) -> float:

@@ -4,7 +4,6 @@
 BLEU, chrF and TER are computed by sacreBLEU, so they are comparable with published numbers.
 """
 
-import bisect
 import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -48,31 +47,6 @@ def score_translations(hypotheses: Sequence[str], references: Sequence[str]) -> 
         "bleu_lowercase": lowercase,
         "chrf": CHRF().corpus_score(lines, streams).score,
         "signature": str(bleu.get_signature()),
-    }
-
-
-def bleu_by_length(
-    sources: Texts, hypotheses: Texts, references: Texts, bounds: Sequence[int]
-) -> dict[str, float]:
-    """BLEU by number of words of the source, such as {"1-8 words": 20.1, "9+ words": 18.3}.
-
-    Args:
-      bounds: most words of each group but the last, which has all longer sources. Groups without
-        examples are left out.
-    """
-    groups: dict[str, list[int]] = {}
-    lowest = [1, *(bound + 1 for bound in bounds)]
-    names = [f"{low}-{high} words" for low, high in zip(lowest, bounds, strict=False)]
-    names.append(f"{lowest[-1]}+ words")
-    for index, source in enumerate(sources):
-        group = bisect.bisect_left(bounds, len(source.split()))
-        groups.setdefault(names[group], []).append(index)
-    return {
-        name: score_translations(
-            [hypotheses[i] for i in groups[name]], [references[i] for i in groups[name]]
-        )["bleu"]
-        for name in names
-        if name in groups
     }
 
 

@@ -220,8 +220,7 @@ TASKS: Registry[TaskKind] = Registry(
             needs_mask=True,
             reads=(
                 *(name for name in _PAIR_FIELDS if name not in _TARGET),
-                *_decode(("search", "beam_size", "temperature", "seed")),
-                *_decode(("num_outputs", "batch_size")),
+                *(*_decode(("search", "beam_size", "temperature", "seed")), *_LABELS),
             ),
         ),
         "classification": TaskKind(

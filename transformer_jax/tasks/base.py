@@ -17,7 +17,7 @@ from transformer_jax.data.batches.loss_masks import loss_mask_features, resegmen
 from transformer_jax.data.batches.windows import Slices, find_slices
 from transformer_jax.data.examples import Corpus, Features
 from transformer_jax.errors import UserError
-from transformer_jax.inference.batches import Pair, PairScore, score_pairs
+from transformer_jax.inference.batches import Pair, PairScore, WeightedRow, weighted_scores
 from transformer_jax.inference.config import DecodeConfig
 from transformer_jax.losses import Distillation, TokenLosses
 from transformer_jax.metrics import compute_metrics
@@ -199,12 +199,13 @@ class ScoringTask(BaseTask):
 
     Attributes:
       pair_tokens: number, source and target of a line -> what `score_tokens` scores.
-      score_tokens: parameters, pairs, batch size and numbers of lines, which messages name ->
-        scores.
     """
 
     pair_tokens: Callable[[int, str, str], Any]
-    score_tokens: Callable[..., list[PairScore]]
+
+    def scored_rows(self, pair: Any, warnings: LineWarnings) -> Iterator[tuple[float, Pair]]:
+        """Yields the features of rows, with the weights of their scores in that of the pair."""
+        raise NotImplementedError
 
     def score(
         self,
@@ -214,10 +215,28 @@ class ScoringTask(BaseTask):
         batch_size: int,
         first_line: int = 1,
     ) -> list[PairScore]:
-        """Returns log P(target | source) of each pair in nats, as `score_tokens` computes it."""
+        """Returns log P(target | source) of each pair in nats, as `scored_rows` define it."""
         numbers = range(first_line, first_line + len(sources))
         pairs = [self.pair_tokens(*line) for line in zip(numbers, sources, targets, strict=True)]
         return self.score_tokens(params, pairs, batch_size, numbers)
+
+    def score_tokens(
+        self, params: Params, pairs: Sequence[Any], batch_size: int, numbers: Sequence[int] = ()
+    ) -> list[PairScore]:
+        """Scores pairs of tokens, at most `batch_size` rows at once. Messages name their lines:
+        `numbers`, which are by default from 1.
+
+        Raises:
+          UserError: as of `scored_rows`, or a row exceeds the positions that the model knows, or
+            the available memory.
+        """
+        numbers = numbers or range(1, 1 + len(pairs))
+        rows: list[WeightedRow] = []
+        with collect_warnings(len(set(numbers))) as warnings:
+            for index, (number, pair) in enumerate(zip(numbers, pairs, strict=True)):
+                for weight, row in self.scored_rows(pair, warnings.about(number)):
+                    rows.append((index, weight, row))
+        return weighted_scores(self.scores, params, rows, len(pairs), batch_size, self.model.config)
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -260,37 +279,18 @@ class CausalTask(TextTask, ScoringTask):
         """Tokens that are read of the pair of a line, and those that are scored."""
         return split_tokens(self.tokenizers.text("text"), source, target)
 
-    def score_tokens(
-        self,
-        params: Params,
-        pairs: Sequence[ContextTarget],
-        batch_size: int,
-        numbers: Sequence[int] = (),
-    ) -> list[PairScore]:
-        """Scores the target's own tokens, without an end token, at most `batch_size` pairs at once.
-        An empty source is the beginning of a text.
+    def scored_rows(
+        self, pair: ContextTarget, warnings: LineWarnings
+    ) -> Iterator[tuple[float, Features]]:
+        """Yields the row of a pair, whose score is that of the target's own tokens, without an end
+        token. An empty source is the beginning of a text; an empty target is certain.
 
-        Of a pair longer than the context the last tokens are read, with a warning that names the
-        line: one of `numbers`, which are by default from 1. Raises UserError if a target alone is
-        longer.
+        Of a pair longer than the context the last tokens are read, with a warning. Raises UserError
+        if a target alone is longer.
         """
-        numbers = numbers or range(1, 1 + len(pairs))
-        rows: dict[int, Features] = {}
-        with collect_warnings(len(set(numbers))) as warnings:
-            for i, (source, target) in enumerate(pairs):
-                if target:
-                    read = self._fit_context(source, target, warnings.about(numbers[i]))
-                    rows[i] = loss_mask_features(*with_loss_mask(read, target))
-        config = self.model.config
-        scores = score_pairs(self.scores, params, [*rows.values()], batch_size, config)
-        by_pair = dict(zip(rows, scores, strict=True))
-        # An empty target is certain: log P = 0.
-        return [by_pair.get(i, PairScore(0.0, True)) for i in range(len(pairs))]
-
-    def _fit_context(
-        self, source: Sequence[int], target: Sequence[int], warnings: LineWarnings
-    ) -> Sequence[int]:
-        """The last tokens of a source, as many as the model sees before the target."""
+        source, target = pair
+        if not target:
+            return
         limit = f"than the model sees at once (data.max_length is {self.max_length})"
         if len(target) > self.max_length:
             raise UserError(
@@ -303,7 +303,7 @@ class CausalTask(TextTask, ScoringTask):
             message = f"{warnings.name} has {count} tokens, more {limit}; its first"
             several = f"have more tokens {limit}; their first ones are not read"
             warnings.add(f"{message} {len(source) - room} are not read", several)
-        return source[-room:]
+        yield 1.0, loss_mask_features(*with_loss_mask(source[-room:], target))
 
 
 def _counted(batch: Batch) -> jax.Array:
@@ -368,16 +368,10 @@ class Seq2SeqTask(ScoringTask):
     def pair_tokens(self, number: int, source: str, target: str) -> Pair:
         return self.encode_pair({"source": source, "target": target})
 
-    def score_tokens(
-        self, params: Params, pairs: Sequence[Pair], batch_size: int, numbers: Sequence[int] = ()
-    ) -> list[PairScore]:
-        """Scores pairs of tokens, with special tokens, EOS included. The probability is that among
-        all outputs that the model may write.
-
-        Raises:
-          UserError: a sequence exceeds the positions that the model knows, or the available memory.
-        """
-        return score_pairs(self.scores, params, pairs, batch_size, self.model.config)
+    def scored_rows(self, pair: Pair, warnings: LineWarnings) -> Iterator[tuple[float, Pair]]:
+        """Yields a pair of tokens, with special tokens, EOS included. The probability is that among
+        all outputs that the model may write."""
+        yield 1.0, pair
 
 
 @dataclasses.dataclass(frozen=True, repr=False)

@@ -31,9 +31,9 @@ from transformer_jax.tasks.corruptions import (
 from transformer_jax.tasks.diffusion import MaskedDiffusion
 from transformer_jax.tasks.interface import Params, Prediction, Task, TaskParts
 from transformer_jax.tasks.language_modeling import DocumentTask, DocumentWindows, LanguageModeling
-from transformer_jax.tasks.line_warnings import LineWarnings, collect_warnings
+from transformer_jax.tasks.line_warnings import LineWarnings, read_lines
 from transformer_jax.tasks.losses import ContextTarget, with_loss_mask
-from transformer_jax.tasks.masked_lm import MaskedLanguageModeling, fill_blanks
+from transformer_jax.tasks.masked_lm import MaskedLanguageModeling, fill_blanks, mask_text
 from transformer_jax.tasks.translation import Translation
 from transformer_jax.tokenization import Tokenizers
 
@@ -162,13 +162,12 @@ class DenoisingPairs(DocumentTask, Translation):
     ) -> Iterator[list[Prediction]]:
         """Yields the outputs for each line as a source. [MASK]s of a line are filled in place if
         the objective writes a span for each; spans are separated by tabs otherwise."""
-        mask = self.corruption.text.specials.mask
-        mask_text = None if mask is None else self.tokenizers.text("text").pieces([mask])[0]
+        blank = mask_text(self.tokenizers.text("text"))
         for line, outputs in zip(
             lines, super().predict(params, lines, decode, first_line), strict=True
         ):
-            if mask_text and mask_text in line and self.corruption.writes_spans:
-                filled = [fill_blanks(line, mask_text, o.text.split("\t")) for o in outputs]
+            if blank and blank in line and self.corruption.writes_spans:
+                filled = [fill_blanks(line, blank, o.text.split("\t")) for o in outputs]
                 yield [Prediction(f, o.score) for f, o in zip(filled, outputs, strict=True)]
             else:
                 yield outputs
@@ -236,8 +235,7 @@ class DenoisingSequences(LanguageModeling):
     ) -> ModelInputs:
         """Returns a source as the model reads it, with the target after its start token, if there
         is one."""
-        with collect_warnings() as warnings:
-            prompt = self._prompt(source, warnings.about(1))
+        [prompt] = read_lines([source], 1, self._prompt)
         target_tokens = self.tokenizers.text("text").encode(target or "")
         tokens = self.token_generator.fit_context([*prompt, *target_tokens])
         text = source + (target or "")

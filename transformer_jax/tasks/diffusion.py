@@ -18,11 +18,9 @@ from transformer_jax.data.batches.packing import padded_batch
 from transformer_jax.data.examples import Features
 from transformer_jax.decoding import Unmasking, truncate_at_eos
 from transformer_jax.errors import UserError
-from transformer_jax.inference.batches import PaddedBatch, PairScore, WeightedRow, weighted_scores
+from transformer_jax.inference.batches import PaddedBatch
 from transformer_jax.inference.config import DecodeConfig
 from transformer_jax.inference.model_inputs import ModelInputs, text_inputs
-from transformer_jax.losses import token_sums
-from transformer_jax.metrics import padding_sums
 from transformer_jax.models import apply_model
 from transformer_jax.models.decoder_only import DecoderOnly
 from transformer_jax.models.encoder_only import EncoderOnly
@@ -41,8 +39,15 @@ from transformer_jax.tasks.interface import (
     TaskParts,
 )
 from transformer_jax.tasks.language_modeling import DocumentTask, DocumentWindows
-from transformer_jax.tasks.losses import ContextTarget, row_inputs, split_tokens, text_frame
-from transformer_jax.tasks.masked_lm import fill_blanks
+from transformer_jax.tasks.line_warnings import LineWarnings
+from transformer_jax.tasks.losses import (
+    ContextTarget,
+    packed_loss,
+    row_inputs,
+    split_tokens,
+    text_frame,
+)
+from transformer_jax.tasks.masked_lm import fill_masks
 from transformer_jax.tokenization import SpecialTokens
 
 
@@ -122,11 +127,9 @@ class MaskedDiffusion(DocumentTask, TextTask, ScoringTask):
     def loss(self, params: Params, batch: Batch, rng: jax.Array | None, frozen: Frozen) -> LossSums:
         """Returns the weighted losses of the hidden tokens, over the tokens that they stand for."""
         token_losses, _ = self.token_losses(params, batch, rng, frozen)
-        weights = loss_weights(batch)
+        total, _, sums = packed_loss(batch, self.read, token_losses, loss_weights(batch))
         num_tokens = batch["counts"].sum().astype(jnp.float32)
-        sums = token_sums(token_losses, weights) | {"tokens": num_tokens}
-        total = (token_losses.losses * weights).sum()
-        return total, num_tokens, sums | padding_sums(batch, self.read)
+        return total, num_tokens, sums | {"tokens": num_tokens}
 
     def pair_tokens(self, number: int, source: str, target: str) -> ContextTarget:
         """Tokens of both, without a first token. Raises UserError if they are longer than a row."""
@@ -139,37 +142,24 @@ class MaskedDiffusion(DocumentTask, TextTask, ScoringTask):
             )
         return context, tokens
 
-    def score_tokens(
-        self,
-        params: Params,
-        pairs: Sequence[ContextTarget],
-        batch_size: int,
-        numbers: Sequence[int] = (),
-    ) -> list[PairScore]:
-        """Computes a lower bound of log P of each target, exact for targets with few masks,
-        otherwise estimated from `task.diffusion.draws` of them; a target is greedy if each hidden
-        token is the likeliest in all of them."""
-        rows: list[WeightedRow] = []
-        for number, (source, target) in enumerate(pairs):
-            tokens = np.array([*source, *target], np.int32)
-            rng = np.random.default_rng(tokens.tolist())  # the same masks wherever the pair is
-            for masked, weight in self._bound_rows(tokens, len(source), rng):
-                rows.append((number, weight, self.row(tokens, masked)))
-        return weighted_scores(self.scores, params, rows, len(pairs), batch_size, self.model.config)
-
-    def _bound_rows(
-        self, tokens: np.ndarray, num_read: int, rng: np.random.Generator
-    ) -> Iterator[tuple[Masked, float]]:
-        """Masked texts, and the weights with which their losses add up to the bound of the tokens
-        after the first `num_read`."""
+    def scored_rows(
+        self, pair: ContextTarget, warnings: LineWarnings
+    ) -> Iterator[tuple[float, Features]]:
+        """Yields masked texts, whose weighted scores add up to a lower bound of log P of the
+        target, exact for targets with few masks, otherwise estimated from `task.diffusion.draws` of
+        them; a target is greedy if each hidden token is the likeliest in all of them."""
+        source, target = pair
+        tokens = np.array([*source, *target], np.int32)
+        rng = np.random.default_rng(tokens.tolist())  # the same masks wherever the pair is
         for block in self.corruption.blocks(len(tokens)):
-            start = max(block.start, num_read)
+            start = max(block.start, len(source))
             length = max(0, block.stop - start)
             for hidden, weight in bound_masks(length, self.corruption.settings.draws, rng):
                 is_hidden = np.zeros(block.stop, bool)
                 is_hidden[start:] = hidden
                 inputs = np.where(is_hidden, self.corruption.text.mask, tokens[: block.stop])
-                yield Masked(inputs, is_hidden, np.zeros(block.stop, np.int32)), weight
+                masked = Masked(inputs, is_hidden, np.zeros(block.stop, np.int32))
+                yield weight, self.row(tokens, masked)
 
     def predict(
         self, params: Params, lines: Sequence[str], decode: DecodeConfig, first_line: int = 1
@@ -183,34 +173,34 @@ class MaskedDiffusion(DocumentTask, TextTask, ScoringTask):
         """
         unmasking = self.unmasking(decode)
         tokenizer = self.tokenizers.text("text")
-        mask = self.corruption.text.mask
-        mask_text = tokenizer.pieces([mask])[0]
-        texts = [tokenizer.encode(line) for line in lines]
-        for number, text in enumerate(texts, first_line):
-            room = self.max_length - 1 - (mask not in text)
-            if len(text) > room:
+        fillings: list[_Filling] = []
+        for number, line in enumerate(lines, first_line):
+            given = tokenizer.encode(line)
+            has_masks = self.corruption.text.mask in given
+            room = self.max_length - 1 - (not has_masks)
+            if len(given) > room:
                 raise UserError(
-                    f"line {number} has {len(text)} tokens, and there is room for {room} "
+                    f"line {number} has {len(given)} tokens, and there is room for {room} "
                     "(data.max_length); make it shorter"
                 )
-        requests = [
-            (number, sample, text)
-            for number, text in enumerate(texts, first_line)
-            for sample in range(decode.num_outputs)
-        ]
-        outputs: list[Prediction] = []
-        for part in track(batched(requests, decode.batch_size), len(requests), "example"):
-            filled = self._fill(params, part, decode, unmasking)
-            for (number, _, text), (tokens, score) in zip(part, filled, strict=True):
-                if mask in text:
-                    chosen = [tokens[i] for i, token in enumerate(text) if token == mask]
-                    words = [tokenizer.decode([token]).removeprefix("##") for token in chosen]
-                    output = fill_blanks(lines[number - first_line], mask_text, words)
-                else:
-                    output = tokenizer.decode(tokens[len(text) :])
-                outputs.append(Prediction(output, score))
-        for of_line in batched(outputs, decode.num_outputs):
-            yield sorted(of_line, key=lambda output: -output.score)
+            limit = len(given) + (0 if has_masks else decode.max_extra_length)
+            limit = min(limit, self.max_length - 1)
+            for sample in range(decode.num_outputs):
+                fillings.append(_Filling((number, sample), given, has_masks, limit, [*given]))
+        for part in track(batched(fillings, decode.batch_size), len(fillings), "example"):
+            self._fill(params, part, decode, unmasking)
+        samples = batched(fillings, decode.num_outputs)
+        for line, of_line in zip(lines, samples, strict=True):
+            outputs = [Prediction(self._text(line, filling), filling.score) for filling in of_line]
+            yield sorted(outputs, key=lambda output: -output.score)
+
+    def _text(self, line: str, filling: "_Filling") -> str:
+        """The line with its masks filled, or its continuation."""
+        tokenizer = self.tokenizers.text("text")
+        if not filling.has_masks:
+            return tokenizer.decode(filling.tokens[len(filling.given) :])
+        places = np.array(filling.given) == self.corruption.text.mask
+        return fill_masks(tokenizer, line, np.array(filling.tokens)[places].tolist())
 
     def model_inputs(
         self, params: Params, source: str, target: str | None, decode: DecodeConfig
@@ -238,50 +228,37 @@ class MaskedDiffusion(DocumentTask, TextTask, ScoringTask):
     def _fill(
         self,
         params: Params,
-        requests: Sequence[tuple[int, int, list[int]]],
+        fillings: Sequence["_Filling"],
         decode: DecodeConfig,
         unmasking: Unmasking,
-    ) -> list[tuple[list[int], float]]:
-        """Tokens of the filled texts of (line, sample, tokens), and their scores. A text without
-        masks is continued, by one block after the other."""
+    ) -> None:
+        """Fills texts in place. One without masks is continued, by one block after the other."""
         mask = self.corruption.text.mask
-        texts = [list(text) for _, _, text in requests]
-        scores = [0.0] * len(texts)
-        limits = [
-            len(text)
-            if mask in text
-            else min(len(text) + decode.max_extra_length, self.max_length - 1)
-            for text in texts
-        ]
-        ended = [False] * len(texts)
-        keys = np.array([[number, sample] for number, sample, _ in requests], np.int32)
-        batch = PaddedBatch(([self.first], np.zeros(3, np.int32)), self._arrays)
+        eos = self.specials.eos
+        program = functools.partial(self._program, unmasking=unmasking, seed=decode.seed)
+        batch = PaddedBatch(([self.first], (0, 0, 0)), self._arrays)
         for step, block in enumerate(self.corruption.blocks(self.max_length - 1)):
             rows = []
-            for i, text in enumerate(texts):
-                # The masks of a line are one block, whichever blocks they are in.
-                stop = limits[i] if mask in text else min(block.stop, limits[i])
-                if not ended[i]:
-                    text += [mask] * (stop - len(text))
-                rows.append(([self.first, *text], np.append(keys[i], step)))
-            if not any(mask in text for text in texts):
+            for filling in fillings:
+                if not filling.has_masks and not filling.ended:
+                    stop = min(block.stop, filling.limit)
+                    filling.tokens += [mask] * (stop - len(filling.tokens))
+                rows.append(([self.first, *filling.tokens], (*filling.keys, step)))
+            if not any(mask in tokens for tokens, _ in rows):
                 continue
-            program = functools.partial(self._program, unmasking=unmasking, seed=decode.seed)
-            tokens, log_probs = batch.run(program, params, rows, decode.batch_size)
-            for i, text in enumerate(texts):
-                start = len(requests[i][2])
-                filled = tokens[i, 1 : 1 + len(text)].tolist()
-                continued = truncate_at_eos(filled[start:], self.specials.eos)
-                ended[i] |= self.specials.eos in filled[start:]
-                text[:] = [*filled[:start], *continued]
+            filled = batch.run(program, params, rows, decode.batch_size)
+            for filling, row, log_probs in zip(fillings, *filled, strict=True):
+                start = len(filling.given)
+                written = row[1 : 1 + len(filling.tokens)].tolist()
+                filling.ended |= eos in written[start:]
+                filling.tokens = [*written[:start], *truncate_at_eos(written[start:], eos)]
                 # Up to the end token; tokens of earlier steps have 0 here.
-                scores[i] += float(log_probs[i, : 1 + len(text)].sum())
-        return list(zip(texts, scores, strict=True))
+                filling.score += float(log_probs[: 1 + len(filling.tokens)].sum())
 
     @staticmethod
-    def _arrays(rows: Sequence[tuple[list[int], np.ndarray]]) -> dict[str, np.ndarray]:
+    def _arrays(rows: Sequence[tuple[list[int], tuple[int, ...]]]) -> dict[str, np.ndarray]:
         batch = padded_batch([{"text": tokens} for tokens, _ in rows])
-        return {**batch, "keys": np.stack([keys for _, keys in rows])}
+        return {**batch, "keys": np.array([keys for _, keys in rows], np.int32)}
 
     @platform.compiled_method(static_argnames=("unmasking", "seed"))
     def _program(
@@ -294,6 +271,25 @@ class MaskedDiffusion(DocumentTask, TextTask, ScoringTask):
             return apply_model(self.model, params, tokens, *places)
 
         return unmasking(logits_of, text, self.corruption.text.mask, row_keys(batch["keys"], seed))
+
+
+@dataclasses.dataclass
+class _Filling:
+    """An output of a line: its tokens with masks filled or, without masks, continued.
+
+    Attributes:
+      keys: numbers of the line and of the sample.
+      given: tokens of the line.
+      limit: largest number of tokens.
+    """
+
+    keys: tuple[int, int]
+    given: list[int]
+    has_masks: bool
+    limit: int
+    tokens: list[int]
+    score: float = 0.0
+    ended: bool = False
 
 
 def make_unmasking(decode: DecodeConfig, specials: SpecialTokens) -> Unmasking:

@@ -29,7 +29,7 @@ from transformer_jax.inference.model_inputs import ModelInputs, text_inputs
 from transformer_jax.metrics import compute_metrics
 from transformer_jax.tasks.base import BaseTask, CausalTask
 from transformer_jax.tasks.interface import Params, Prediction, TaskParts
-from transformer_jax.tasks.line_warnings import LineWarnings, collect_warnings, read_lines
+from transformer_jax.tasks.line_warnings import LineWarnings, read_lines
 from transformer_jax.tokenization import SampledTokenizer, SpecialTokens, Tokenizers
 
 MOST_STARTS = 1 << 24
@@ -209,8 +209,7 @@ class LanguageModeling(DocumentTask, CausalTask):
         yield from self.token_generator.texts(params, prompts, decode, numbers)
 
     def stream(self, params: Params, line: str, decode: DecodeConfig) -> Iterator[str]:
-        with collect_warnings() as warnings:
-            prompt = self._prompt(line, warnings.about(1))
+        [prompt] = read_lines([line], 1, self._prompt)
         return self.token_generator.stream(params, prompt, decode)
 
     def _prompt(self, line: str, warnings: LineWarnings) -> list[int]:
@@ -230,8 +229,8 @@ class LanguageModeling(DocumentTask, CausalTask):
     ) -> ModelInputs:
         """Returns a text as the model reads it, with the target after it, if there is one."""
         text = source + (target or "")
-        with collect_warnings() as warnings:
-            tokens = self.token_generator.fit_context(self._prompt(text, warnings.about(1)))
+        [prompt] = read_lines([text], 1, self._prompt)
+        tokens = self.token_generator.fit_context(prompt)
         return text_inputs(self.model, self.tokenizers, text, None, tokens)
 
     @functools.cached_property

@@ -11,11 +11,16 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from transformer_jax.losses import LossOptions, TokenLosses, symmetric_kl, token_sums
+from transformer_jax.losses import (
+    LossOptions,
+    TokenLosses,
+    symmetric_kl,
+    token_sums,
+    training_logits,
+)
 from transformer_jax.metrics import padding_sums
 from transformer_jax.models import apply_model
 from transformer_jax.models.decoder_only import DecoderOnly
-from transformer_jax.nn.embeddings import Unprojected
 from transformer_jax.tasks.interface import Batch, LossSums, Params, Supervised
 from transformer_jax.tokenization import Frame, Tokenizer, Tokenizers
 
@@ -49,16 +54,16 @@ def row_inputs(batch: Batch, feature: str) -> tuple[jax.Array, jax.Array, jax.Ar
 
 
 def packed_loss(
-    batch: Batch, read: Sequence[str], token_losses: TokenLosses, counted: jax.Array
+    batch: Batch, read: Sequence[str], token_losses: TokenLosses, weights: jax.Array
 ) -> LossSums:
     """Loss sums of a packed batch over the predictions that count, with the sums that metrics need.
 
     Args:
       read: features whose tokens the model reads.
       token_losses: losses of the predictions, [B, M] each.
-      counted: bool [B, M], False where there is nothing to predict.
+      weights: of the losses, or which ones count: [B, M]; 0 where there is nothing to predict.
     """
-    weights = counted.astype(jnp.float32)
+    weights = weights.astype(jnp.float32)
     sums = token_sums(token_losses, weights) | padding_sums(batch, read)
     return (token_losses.losses * weights).sum(), weights.sum(), sums
 
@@ -76,9 +81,7 @@ def r_drop_losses(
     """
     # The copies of a row are neighbors, so that both are on the device of the row.
     *inputs, labels = (jnp.repeat(rows, 2, axis=0) for rows in (*inputs, labels))
-    predicted = predict(*inputs)
-    is_hidden = isinstance(predicted, Unprojected)
-    logits = predicted.logits(exact=False) if is_hidden else predicted
+    logits = training_logits(predict(*inputs))
     of_copies = options.token_loss.of_logits(logits, labels)
     divergence = symmetric_kl(logits[::2], logits[1::2])
     mean = (of_copies.losses[::2] + of_copies.losses[1::2]) / 2

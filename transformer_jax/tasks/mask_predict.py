@@ -7,8 +7,7 @@ B batch, T slots of a target, K lengths tried for a source, V vocabulary.
 import dataclasses
 import functools
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import batched
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 import jax
 import jax.numpy as jnp
@@ -18,23 +17,16 @@ from transformer_jax.data.batches.packing import padded_batch
 from transformer_jax.data.examples import Corpus, Features
 from transformer_jax.decoding import Unmasking
 from transformer_jax.errors import UserError
-from transformer_jax.inference.batches import (
-    PaddedBatch,
-    Pair,
-    PairScore,
-    WeightedRow,
-    weighted_scores,
-)
+from transformer_jax.inference.batches import PaddedBatch, Pair
 from transformer_jax.inference.config import DecodeConfig
 from transformer_jax.models import apply_method, apply_model
 from transformer_jax.models.encoder_decoder import EncoderDecoder, PackedTokens
 from transformer_jax.nn.layers import looks_ahead
 from transformer_jax.runtime import platform
-from transformer_jax.runtime.progress import track
 from transformer_jax.tasks.corruptions import bound_masks
 from transformer_jax.tasks.diffusion import make_unmasking, row_keys
 from transformer_jax.tasks.interface import Batch, Params, Prediction, Supervised, TaskParts
-from transformer_jax.tasks.line_warnings import read_lines
+from transformer_jax.tasks.line_warnings import LineWarnings, read_lines
 from transformer_jax.tasks.losses import row_inputs
 from transformer_jax.tasks.translation import TextPairs
 from transformer_jax.tokenization import Frame, SpecialTokens
@@ -141,33 +133,25 @@ class MaskPredict(TextPairs):
         labels = jnp.maximum(batch["labels"] - 1, 0)
         return Supervised(inputs, labels, batch["labels"] > 0)
 
-    def score_tokens(
-        self, params: Params, pairs: Sequence[Pair], batch_size: int, numbers: Sequence[int] = ()
-    ) -> list[PairScore]:
-        """Returns a lower bound of log P(target | source) of each pair in nats: the probability of
-        the length, and the bound of masked diffusion for the tokens (`bound_masks`), which is
-        estimated from `DRAWS` masks for targets with more of them.
+    def scored_rows(self, pair: Pair, warnings: LineWarnings) -> Iterator[tuple[float, Features]]:
+        """Yields the row of the length, and masked targets (`bound_masks`), estimated from `DRAWS`
+        masks for targets with more of them: the weighted scores add up to a lower bound of
+        log P(target | source).
 
         Raises:
           UserError: a target is longer than a row.
         """
-        numbers = numbers or range(1, 1 + len(pairs))
-        rows: list[WeightedRow] = []
-        for index, pair in enumerate(pairs):
-            target = np.array(pair["target"], np.int32)
-            if len(target) >= self.max_target_length:
-                raise UserError(
-                    f"score: the target of line {numbers[index]} has {len(target)} tokens, "
-                    f"more than the {self.max_target_length - 1} of a row "
-                    "(data.max_target_length); make it shorter"
-                )
-            source = [*pair["source"]]
-            rng = np.random.default_rng(target.tolist())  # the same masks wherever the pair is
-            length_alone = self.row(source, target, np.zeros(len(target), bool), has_length=True)
-            rows.append((index, 1.0, length_alone))
-            for is_hidden, weight in bound_masks(len(target), DRAWS, rng):
-                rows.append((index, weight, self.row(source, target, is_hidden, has_length=False)))
-        return weighted_scores(self.scores, params, rows, len(pairs), batch_size, self.model.config)
+        target = np.array(pair["target"], np.int32)
+        if len(target) >= self.max_target_length:
+            raise UserError(
+                f"score: the target of {warnings.name} has {len(target)} tokens, more than the "
+                f"{self.max_target_length - 1} of a row (data.max_target_length); make it shorter"
+            )
+        source = [*pair["source"]]
+        rng = np.random.default_rng(target.tolist())  # the same masks wherever the pair is
+        yield 1.0, self.row(source, target, np.zeros(len(target), bool), has_length=True)
+        for is_hidden, weight in bound_masks(len(target), DRAWS, rng):
+            yield weight, self.row(source, target, is_hidden, has_length=False)
 
     def check_search(self, examples: Corpus, decode: DecodeConfig) -> None:
         """Raises UserError if the search writes from left to right."""
@@ -203,25 +187,23 @@ class MaskPredict(TextPairs):
         blank = self.source_frame.size()
         sources = {i: row for i, row in enumerate(rows, first_line) if len(row) > blank}
         batch = PaddedBatch(_Request([self.mask], 1, (0, 0)), self._arrays)
+        tried = [_Request(source, 0, (number, 0)) for number, source in sources.items()]
+        program = functools.partial(self._likeliest_lengths, count=decode.beam_size)
+        requests = [
+            _Request(source, int(length), (number, candidate))
+            for (source, _, (number, _)), lengths in batch.run_all(
+                program, params, tried, decode.batch_size
+            )
+            for candidate, length in enumerate(lengths)
+        ]
+        program = functools.partial(self._fill, unmasking=unmasking, seed=decode.seed)
+        filled = batch.run_all(program, params, requests, decode.batch_size)
         outputs: dict[int, list[Prediction]] = {}
-        for numbers in track(batched(sources, decode.batch_size), len(sources), "example"):
-            read = [sources[number] for number in numbers]
-            tried = [_Request(source, 0, (0, 0)) for source in read]
-            program = functools.partial(self._likeliest_lengths, count=decode.beam_size)
-            lengths = batch.run(program, params, tried, decode.batch_size)
-            requests = [
-                _Request(source, int(length), (number, candidate))
-                for number, source, of_source in zip(numbers, read, lengths, strict=True)
-                for candidate, length in enumerate(of_source)
-            ]
-            program = functools.partial(self._fill, unmasking=unmasking, seed=decode.seed)
-            for part in batched(requests, decode.batch_size):
-                filled = batch.run(program, params, part, decode.batch_size)
-                for request, tokens, log_probs in zip(part, *filled, strict=True):
-                    written = slice(1, 1 + request.length)
-                    text = self.tokenizers.text("target").decode(tokens[written].tolist())
-                    output = Prediction(text, float(log_probs[written].mean()))
-                    outputs.setdefault(request.keys[0], []).append(output)
+        for request, (tokens, log_probs) in filled:
+            written = slice(1, 1 + request.length)
+            text = self.tokenizers.text("target").decode(tokens[written].tolist())
+            output = Prediction(text, float(log_probs[written].mean()))
+            outputs.setdefault(request.keys[0], []).append(output)
         for number in range(first_line, first_line + len(lines)):
             n_best = outputs.get(number, [Prediction("", 0.0)])
             yield sorted(n_best, key=lambda output: -output.score)[: decode.num_outputs]
@@ -259,8 +241,7 @@ class MaskPredict(TextPairs):
         return unmasking(logits_of, target, self.mask, row_keys(batch["keys"], seed))
 
 
-@dataclasses.dataclass(frozen=True)
-class _Request:
+class _Request(NamedTuple):
     """A source with its special tokens, the length of its target, and numbers that name both."""
 
     source: Sequence[int]

@@ -7,8 +7,7 @@ B batch, T tokens, P predicted positions of a row, V vocabulary.
 import dataclasses
 import functools
 import math
-from collections.abc import Iterator, Sequence
-from itertools import batched
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, ClassVar, Self
 
 import jax
@@ -25,7 +24,6 @@ from transformer_jax.inference.model_inputs import ModelInputs, as_row, text_inp
 from transformer_jax.models import apply_model
 from transformer_jax.models.encoder_only import EncoderOnly
 from transformer_jax.runtime import platform
-from transformer_jax.runtime.progress import track
 from transformer_jax.tasks.base import TextTask
 from transformer_jax.tasks.config import TaskConfig
 from transformer_jax.tasks.interface import (
@@ -40,6 +38,7 @@ from transformer_jax.tasks.interface import (
 from transformer_jax.tasks.language_modeling import DocumentTask, DocumentWindows
 from transformer_jax.tasks.line_warnings import LineWarnings, collect_warnings, read_lines
 from transformer_jax.tasks.losses import row_inputs
+from transformer_jax.tokenization import Tokenizer
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -100,10 +99,6 @@ class MaskedLanguageModeling(DocumentTask, TextTask):
     def mask(self) -> int:
         assert self.specials.mask is not None  # checked by `build`
         return self.specials.mask
-
-    @property
-    def mask_text(self) -> str:
-        return self.tokenizers.text("text").pieces([self.mask])[0]
 
     @functools.cached_property
     def is_text(self) -> np.ndarray:
@@ -187,14 +182,12 @@ class MaskedLanguageModeling(DocumentTask, TextTask):
 
         batch = PaddedBatch([0], functools.partial(blank_arrays, mask=self.mask))
         program = functools.partial(self._likeliest, count=decode.num_outputs)
+        likeliest = batch.run_all(program, params, [tokens[i] for i in masked], decode.batch_size)
         results: dict[int, list[Prediction]] = {}
-        for indices in track(batched(masked, decode.batch_size), len(masked), "example"):
-            rows = [tokens[i] for i in indices]
-            likeliest = batch.run(program, params, rows, decode.batch_size)
-            for i, ids, probabilities in zip(indices, *likeliest, strict=True):
-                blanks = slice(tokens[i].count(self.mask))
-                results[i] = self._filled(lines[i], ids[blanks], probabilities[blanks])
-        none = f"no {self.mask_text} to fill;"
+        for i, (row, (ids, probabilities)) in zip(masked, likeliest, strict=True):
+            blanks = slice(row.count(self.mask))
+            results[i] = self._filled(lines[i], ids[blanks], probabilities[blanks])
+        none = f"no {mask_text(self.tokenizers.text('text'))} to fill;"
         with collect_warnings(len(lines)) as warnings:
             for i in sorted(set(range(len(lines))) - set(masked)):
                 line_warnings = warnings.about(i + first_line)
@@ -265,13 +258,12 @@ class MaskedLanguageModeling(DocumentTask, TextTask):
 
     def _filled(self, line: str, ids: np.ndarray, probabilities: np.ndarray) -> list[Prediction]:
         """Outputs of a line, given the ids and probabilities [P, n] of its blanks."""
-        decode = self.tokenizers.text("text").decode
-        outputs = []
-        for column, score in zip(ids.T, probabilities.prod(axis=0).tolist(), strict=True):
-            # WordPiece writes "##" before a piece within a word.
-            words = [decode([token]).removeprefix("##") for token in column]
-            outputs.append(Prediction(fill_blanks(line, self.mask_text, words), score))
-        return outputs
+        tokenizer = self.tokenizers.text("text")
+        scores = probabilities.prod(axis=0).tolist()
+        return [
+            Prediction(fill_masks(tokenizer, line, column), score)
+            for column, score in zip(ids.T, scores, strict=True)
+        ]
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -322,6 +314,19 @@ def blank_arrays(rows: Sequence[Sequence[int]], mask: int) -> dict[str, np.ndarr
     places = [np.flatnonzero(np.array(row) == mask).tolist() for row in rows]
     width = 1 << (max(map(len, places)) - 1).bit_length()  # a power of 2: few shapes to compile
     return {**batch, "places": pad_rows(places, width)}
+
+
+def mask_text(tokenizer: Tokenizer) -> str:
+    """How a line of a user writes a mask; empty if there is no mask token."""
+    mask = tokenizer.specials.mask
+    return "" if mask is None else tokenizer.pieces([mask])[0]
+
+
+def fill_masks(tokenizer: Tokenizer, line: str, tokens: Iterable[int]) -> str:
+    """The line with its masks replaced by the texts of tokens."""
+    # WordPiece writes "##" before a piece within a word.
+    words = [tokenizer.decode([token]).removeprefix("##") for token in tokens]
+    return fill_blanks(line, mask_text(tokenizer), words)
 
 
 def fill_blanks(line: str, blank: str, words: Sequence[str]) -> str:

@@ -272,13 +272,12 @@ class Parsing(Seq2SeqTask):
             target = str(self.tree_codec.decode(part, outputs)[0][0])
         texts = {"source": " ".join(part.words), "target": target}
         target_ids = self.encode_pair(texts)["target"]
-        return pair_inputs(self.tokenizers, texts, part.tokens, target_ids)
+        return pair_inputs(self.model, self.tokenizers, texts, part.tokens, target_ids)
 
     def beam_tree(self, params: Params, line: str, decode: DecodeConfig) -> "BeamTree":
         part = self._first_part(line)
         self._check(len(part.tokens), decode)
-        pieces = self.tokenizers.text("target").pieces
-        return self.search.beam_tree(params, self.tree_codec.request(part, 1), decode, pieces)
+        return self.search.beam_tree(params, self.tree_codec.request(part, 1), decode)
 
     def _first_part(self, line: str) -> SentencePart:
         parts = self.parts(line)
@@ -289,8 +288,10 @@ class Parsing(Seq2SeqTask):
     @functools.cached_property
     def search(self) -> Seq2SeqSearch:
         """Searches for trees as tokens; without tokenizers, for any tokens."""
-        constraint = self.codec.constraint if self.codec else None
-        return Seq2SeqSearch(self.model, self.tokenizers.specials("target"), constraint)
+        specials = self.tokenizers.specials("target")
+        if self.codec is None:
+            return Seq2SeqSearch(self.model, specials)
+        return Seq2SeqSearch(self.model, specials, self.codec.constraint, self.codec.symbols)
 
 
 def _join_outputs(parts: Sequence[tuple[Tree, float]]) -> Prediction:

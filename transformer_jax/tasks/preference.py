@@ -29,11 +29,12 @@ from transformer_jax.data.batches.loss_masks import (
 from transformer_jax.data.batches.windows import BAR_AFTER_SECONDS
 from transformer_jax.data.examples import Corpus, Features, map_corpora
 from transformer_jax.errors import UserError
+from transformer_jax.inference.batches import score_pairs
 from transformer_jax.metrics import padding_sums
 from transformer_jax.runtime import platform
 from transformer_jax.tasks.instruction import Instruction
 from transformer_jax.tasks.interface import Batch, Frozen, LossSums, Params, Supervised, TaskParts
-from transformer_jax.tasks.losses import ContextTarget, row_scores, with_loss_mask
+from transformer_jax.tasks.losses import row_scores, with_loss_mask
 
 logger = logging.getLogger(__name__)
 
@@ -119,11 +120,8 @@ class Preference(Instruction):
         log_probs: list[float] = []
         with tqdm(total=len(texts), desc="reference", unit="answer", disable=None) as bar:
             for indices in batched(range(len(texts)), _TEXTS_AT_ONCE):
-                pairs: list[ContextTarget] = []
-                for tokens, loss_mask in map(texts.text, indices):
-                    start = int(loss_mask.argmax())  # the first token that counts
-                    pairs.append((tokens[:start].tolist(), tokens[start:].tolist()))
-                scores = self.score_tokens(params, pairs, batch_size)
+                rows = [texts[i] for i in indices]
+                scores = score_pairs(self.scores, params, rows, batch_size, self.model.config)
                 log_probs += [score.log_prob for score in scores]
                 bar.update(len(indices))
         return np.array(log_probs, np.float32)

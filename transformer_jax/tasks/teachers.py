@@ -9,7 +9,6 @@ import functools
 import hashlib
 import itertools
 from collections.abc import Mapping, Sequence
-from itertools import batched
 from typing import Any, NamedTuple
 
 import jax
@@ -27,7 +26,6 @@ from transformer_jax.models import apply_model
 from transformer_jax.nn import auxiliary
 from transformer_jax.parallel.sharding import round_up_rows
 from transformer_jax.runtime import platform
-from transformer_jax.runtime.progress import track
 from transformer_jax.tasks.interface import Batch, Params, Task
 
 ROWS = "teacher_rows"
@@ -54,7 +52,7 @@ class ModelTeacher:
     def predictions(self, params: Params, batch: Batch, inputs: Any, method: str) -> Any:
         """Returns what `Distillation.of_taught` compares with, of the inputs and the method of the
         student's model that predicts."""
-        with auxiliary.collect():  # a teacher's are not trained
+        with auxiliary.outside_training():
             return apply_model(self.task.model, params, *inputs, method=method)
 
 
@@ -195,21 +193,19 @@ def predict_top(
         return TopPredictions.of_logits(logits, min(count, logits.shape[-1]), temperature)
 
     no_item: Any = dict.fromkeys(task.lengths, ())
-    batch = PaddedBatch(no_item, functools.partial(padded_batch, lengths=task.lengths))
-    rows = round_up_rows(rows, params)
+
+    def padded(group: Sequence[Features]) -> dict[str, np.ndarray]:
+        cut = [{name: f[name][:length] for name, length in task.lengths.items()} for f in group]
+        return padded_batch(cut, task.lengths)
+
+    parsed = Parsed(items, lambda item: task.preprocess(item, np.random.default_rng(0)))
+    batch = PaddedBatch(no_item, padded)
     predictions = []  # tokens and log-probabilities of each item
-    for group in track(batched(items, rows), len(items), "example"):
-        group_features = [task.preprocess(item, np.random.default_rng(0)) for item in group]
-        packed = [
-            {name: values[: task.lengths[name]] for name, values in features.items()}
-            for features in group_features
-        ]
-        tokens, log_probs = batch.run(top, params, packed, rows)
-        for i, features in enumerate(group_features):
-            size = len(features[_TARGET])
-            end = min(size, task.lengths[_TARGET])
-            pad = [(0, size - end), (0, 0)]  # an overlong item is never trained on
-            predictions.append((np.pad(tokens[i, :end], pad), np.pad(log_probs[i, :end], pad)))
+    for features, of_item in batch.run_all(top, params, parsed, round_up_rows(rows, params)):
+        size = len(features[_TARGET])
+        end = min(size, task.lengths[_TARGET])
+        pad = [(0, size - end), (0, 0)]  # an overlong item is never trained on
+        predictions.append([np.pad(x[:end], pad) for x in of_item])
     arrays: Any = (np.concatenate(parts) for parts in zip(*predictions, strict=True))
     stored = TopPredictions(*arrays)
     if np.isnan(stored.log_probs).any():

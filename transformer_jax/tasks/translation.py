@@ -197,12 +197,11 @@ class Translation(TextPairs):
         else:
             target_ids = _encode(self.tokenizers.text("target"), target)
         texts = {"source": source, "target": target}
-        return pair_inputs(self.tokenizers, texts, source_ids, target_ids)
+        return pair_inputs(self.model, self.tokenizers, texts, source_ids, target_ids)
 
     def beam_tree(self, params: Params, line: str, decode: DecodeConfig) -> "BeamTree":
         request = Request(self._encode_source(line, LineWarnings()), number=1)
-        pieces = self.tokenizers.text("target").pieces
-        return self.search.beam_tree(params, request, decode, pieces)
+        return self.search.beam_tree(params, request, decode)
 
     @functools.cached_property
     def search(self) -> Seq2SeqSearch:

@@ -7,10 +7,11 @@ import re
 from typing import Annotated, Any
 
 import jax
+import jax.numpy as jnp
 
 from transformer_jax.errors import UserError
 from transformer_jax.fields import Configurable
-from transformer_jax.nn.lora import Adapters, LowRankAdapter, init_adapter
+from transformer_jax.nn.lora import Adapters, LowRankAdapter
 from transformer_jax.nn.parameters import named_leaves, parameter_at
 from transformer_jax.nn.transformer import REMAT
 from transformer_jax.ranges import OneOf, PathPattern, Range, Steps, check_fields, short_repr
@@ -175,7 +176,9 @@ class LoraConfig:
         return self.alpha / (math.sqrt(self.rank) if self.rank_stabilized else self.rank)
 
     def init_adapters(self, key: jax.Array, params: Any) -> Adapters:
-        """Initializes adapters for the linear maps that match `targets`. UserError if none does."""
+        """Initializes adapters for the linear maps that match `targets`: A is uniform in
+        +-1 / sqrt(I), of variance 1 / (3 I), as in peft, so that learning rates carry over; B is 0.
+        UserError if no map matches."""
         assert self.rank is not None
         adapters: dict[str, LowRankAdapter] = {}
         for number, (name, leaf) in enumerate(named_leaves(params).items()):
@@ -183,14 +186,12 @@ class LoraConfig:
             if parameter is None or parameter.kind != "matrix" or not re.search(self.targets, name):
                 continue
             # A key by the leaf's number: the adapters of other leaves do not change it.
-            adapters[name] = init_adapter(
-                jax.random.fold_in(key, number),
-                leaf,
-                parameter.input_axes,
-                self.rank,
-                self.scale,
-                self.dropout_rate,
-            )
+            own_key = jax.random.fold_in(key, number)
+            inputs = math.prod(leaf.shape[: parameter.input_axes])
+            limit = 1 / math.sqrt(inputs)
+            down = jax.random.uniform(own_key, (inputs, self.rank), minval=-limit, maxval=limit)
+            up = jnp.zeros((self.rank, leaf.size // inputs))
+            adapters[name] = LowRankAdapter(down, up, self.scale, self.dropout_rate)
         if not adapters:
             raise UserError(
                 f"config.lora.targets {self.targets!r} matches the path of no linear map; such "

@@ -17,7 +17,7 @@ import jax.numpy as jnp
 from jax.extend.core import Jaxpr, JaxprEqn, Literal, Var, jaxprs_in_params
 from jax.sharding import Mesh
 
-from transformer_jax.nn.grouped_product import count_without_padding
+from transformer_jax.nn.grouped_product import without_padding
 from transformer_jax.nn.ops import product_dtype
 from transformer_jax.parallel.engines import CompiledStep
 from transformer_jax.runtime.platform import peak_flops
@@ -73,7 +73,7 @@ class Products(NamedTuple):
 def count_products(function: Callable[..., Any], params: Any, *abstract: Any) -> Products:
     """Counts the matrix products of one call, without those of padding in experts' blocks. The
     first argument alone has gradients."""
-    with count_without_padding():
+    with without_padding(True):
         jaxpr = jax.make_jaxpr(function)(params, *abstract).jaxpr
     num_params = len(jax.tree.leaves(params))
     return _count(jaxpr, [i < num_params for i in range(len(jaxpr.invars))])[0]

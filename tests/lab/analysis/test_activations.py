@@ -10,6 +10,7 @@ import pytest
 from tests.lab.analysis.drawn import TOKENS, draw
 from transformer_jax.errors import UserError
 from transformer_jax.lab.analysis.activations import LOGITS, attention, collect
+from transformer_jax.lab.analysis.attention_page import attention_page
 from transformer_jax.nn import fused_attention
 
 
@@ -36,6 +37,22 @@ def test_a_sentence_in_a_packed_row_attends_as_alone(drawn):
         own = weights[:, -queries:, -keys:]
         np.testing.assert_allclose(own, alone[path], atol=1e-6)
         np.testing.assert_allclose(own.sum(axis=-1), 1, rtol=1e-6)  # nothing goes elsewhere
+
+
+def test_a_merged_block_attends_to_its_past_and_to_the_source(random_params):
+    drawn = draw(random_params, "encoder_decoder", block="merged", positions="rotary")
+    found = attention(drawn, "", also=("keys",))
+    assert found.kinds == ["encoder", "decoder"]
+    queries, keys = (found.tokens[name] for name in found.stacks("decoder"))
+    assert keys == [*found.tokens["decoder"], *found.tokens["encoder"]]
+    weights = found.weights("decoder")
+    assert weights.shape == (2, 2, len(queries), len(keys))
+    np.testing.assert_allclose(weights.sum(axis=-1), 1, rtol=1e-6)
+    assert weights[..., len(queries) :].min() > 0  # every token of the source is seen
+    assert found.of("decoder", "keys").shape == (2, 2, len(keys), 8)
+    assert {*found.tokens} == {"encoder", "decoder", found.stacks("decoder")[1]}
+    assert [*found.tokens][-1] == "decoder"  # the page predicts at the last stack
+    assert f'"keysOf":"{found.stacks("decoder")[1]}"' in attention_page(found, "")
 
 
 def test_asking_for_weights_disables_fused_attention(random_params, monkeypatch):

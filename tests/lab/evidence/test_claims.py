@@ -117,7 +117,11 @@ def test_trained_rows_are_decided_once_and_named_by_digests(trained_claim, tmp_p
     assert second.name == "seed_1"  # not the first one that is there
 
 
-def test_a_row_that_another_claim_has_with_another_config_is_trained_apart(trained_claim, tmp_path):
+def test_a_row_that_another_claim_has_with_another_config_is_trained_apart(
+    trained_claim, tmp_path, monkeypatch
+):
+    none = lambda configs, *_: {row: {} for row in configs}  # noqa: E731
+    monkeypatch.setattr(fingerprints, "row_fingerprints", none)  # seconds for each decision
     claim, workdir, before = trained_claim
     copy = shutil.copytree(workdir, tmp_path / "copy")
     wider = dataclasses.replace(claim, name="wider", base={**claim.base, "model.d_ff": 24})
@@ -126,7 +130,8 @@ def test_a_row_that_another_claim_has_with_another_config_is_trained_apart(train
     assert found["configs"]["learns"]["model.d_ff"] == 24
     again = tj.decide(wider, copy, progress=False).record
     assert again["values"] == found["values"] and not (copy / "wider" / "wider").exists()
-    assert tj.decide(claim, copy, progress=False).record["digests"] == before["digests"]
+    digests = tj.decide(claim, copy, progress=False).record["digests"]
+    assert digests.items() <= before["digests"].items() and "checkpoints of learns" in digests
 
 
 def test_a_seed_that_diverged_has_no_measure(monkeypatch, tmp_path):

@@ -21,7 +21,10 @@ from transformer_jax.runs.config import resolve_file
 RECIPE = Path(__file__).parents[3] / "docs" / "recipes" / "position_encoding.py"
 RUNS = {
     # Biases that are learned travel around the ring of a divided sequence.
-    "right": ({"model.positions": "kerple"}, [*DEVICE_ORACLES]),
+    "right": (
+        {"model.positions": "kerple"},
+        ["pmap = one device", "fsdp axis = one device", "sequence axis = one device"],
+    ),
     "batch norm": ({"model.norm": "device_batch"}, ["pmap = one device", "data axis = one device"]),
     "odd heads": ({"model.num_heads": 1}, ["tensor axis = one device"]),
 }

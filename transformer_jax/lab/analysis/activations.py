@@ -24,6 +24,7 @@ from transformer_jax.lab.analysis.attention_page import attention_page
 from transformer_jax.lab.analysis.pages import frame
 from transformer_jax.models import apply_model
 from transformer_jax.nn.hooks import HookPoint, intercept_activations, matches_pattern
+from transformer_jax.nn.transformer import MergedBlock, block_class
 from transformer_jax.parallel.sharding import place_like, round_up_rows
 from transformer_jax.runs.run import Run
 from transformer_jax.runtime import platform
@@ -95,8 +96,12 @@ def _cut(
     """Removes padding from an activation."""
     for i, axis in enumerate(axes[path]):
         if axis in ("position", "query", "key"):
-            count = len(reading.tokens[stack_of(path, axis, reading)])
-            value = value[(slice(None),) * i + (slice(count),)]
+            tokens = np.arange(len(reading.tokens[stack_of(path, axis, reading)]))
+            source, target = reading.inputs[0].shape[1], reading.inputs[-3].shape[1]
+            if "encoder" in reading.tokens and value.shape[i] == target + source:
+                # In a merged block the keys of the source follow those of the target.
+                tokens = np.r_[tokens, target : target + len(reading.tokens["encoder"])]
+            value = np.take(value, tokens, axis=i)
     return value
 
 
@@ -177,6 +182,8 @@ KINDS: Mapping[str, tuple[str, str]] = {
     "cross": ("decoder", "encoder"),
 }
 """Kinds of attention, each with the stack of its queries and the stack of its keys."""
+MERGED = "decoder and encoder"
+"""Keys of a decoder whose blocks attend to its past and to the source in one softmax."""
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -196,7 +203,8 @@ class Attention(_Example):
 
     Attributes:
       texts: input and output text by name: "source" and "target", or "text".
-      tokens: pieces of the tokens by stack: "encoder", "decoder".
+      tokens: pieces of the tokens by stack: "encoder", "decoder". Those of both are the keys of
+        blocks `MERGED`.
       values: collected activations by path, without batch axis, such as
         "encoder.layer_0.self_attention.weights" [H, T, S].
       predictions: predictions of the model at its last stack, if they were asked for.
@@ -249,8 +257,9 @@ class Attention(_Example):
         return dict(sorted((int(match[2] or 0), match[1]) for match in matches))
 
     def stacks(self, kind: str) -> tuple[str, str]:
-        """Stack of the queries and stack of the keys."""
-        return KINDS[kind]
+        """Names in `tokens` of the queries and of the keys."""
+        queries, keys = KINDS[kind]
+        return queries, MERGED if kind == "decoder" and MERGED in self.tokens else keys
 
     def summary(self) -> Mapping[str, Any]:
         """The texts, the number of tokens, and the shape of each kind of weights."""
@@ -291,7 +300,10 @@ def attention(
     reading = run.model_inputs(source, target)
     values = collect(run.model, run.params, reading, patterns)
     predictions = find_predictions(reading, values[LOGITS], run.tokenizer.outputs)
-    collected = Attention(reading.texts, reading.pieces, values, predictions)
+    pieces = reading.pieces
+    if "encoder" in pieces and issubclass(block_class(run.model.config), MergedBlock):
+        pieces = {MERGED: [*pieces["decoder"], *pieces["encoder"]], **pieces}
+    collected = Attention(reading.texts, pieces, values, predictions)
     if not collected.kinds:
         raise UserError("attention: this run's model has no layer with attention weights")
     return collected

@@ -295,9 +295,10 @@ def continued(subject: Subject) -> Comparison:
         uninterrupted = train(config, whole, progress=False)
         train(config, parts, until=_STEPS // 2, progress=False)
         resumed = train(config, parts, progress=False)
-        records = [_recorded(path) for path in (parts, whole)]
+        of_parts, of_whole = (_recorded(path) for path in (parts, whole))
     comparison = Comparison.of_trees(resumed.params, uninterrupted.params, BITS)
-    differ = [key for key, _ in records[0].items() ^ records[1].items()]
+    keys = of_parts.keys() | of_whole.keys()
+    differ = [key for key in keys if of_parts.get(key) != of_whole.get(key)]
     if comparison.is_equal and differ:
         step, split, name = min(differ)
         return Comparison(np.inf, np.inf, f"in the records: {split}/{name} at step {step}", BITS)

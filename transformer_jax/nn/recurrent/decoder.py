@@ -88,8 +88,7 @@ class SourceAttention(nn.Module):
 
     def _vector(self, name: str) -> Float[Array, " D"]:
         size = self.config.d_model
-        vector: Array = self.param(name, nn.initializers.normal(size**-0.5), (size,))
-        return vector
+        return self.param(name, nn.initializers.normal(size**-0.5), (size,))
 
     def remember(
         self, encoded: Encoded, segment_ids: SourceIds, positions: SourceIds

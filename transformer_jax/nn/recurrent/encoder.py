@@ -128,8 +128,7 @@ def last_tokens(segment_ids: Int[Array, "B T"]) -> Bool[Array, "B T"]:
 
 def select_rows[T](rows: Bool[Array, " N"], new: T, old: T) -> T:
     """Takes the new state where `rows` is True, the old one elsewhere."""
-    states: T = jax.tree.map(lambda new, old: jnp.where(rows[:, None], new, old), new, old)
-    return states
+    return jax.tree.map(lambda new, old: jnp.where(rows[:, None], new, old), new, old)
 
 
 def swap_time(x: Array) -> Array:
