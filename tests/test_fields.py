@@ -3,12 +3,13 @@
 
 import dataclasses
 from functools import partial
-from typing import Literal
+from typing import Annotated, Literal
 
 import pytest
 
 from tests.refusals import assert_refused
 from transformer_jax.fields import GIVEN, Configurable, Field, fields_of
+from transformer_jax.ranges import Range, violation
 from transformer_jax.registry import Registry
 
 
@@ -48,6 +49,16 @@ def test_fields_that_a_config_can_set():
         "model.own.size": Field(int, (), 3),
         "model.own.rate": Field(float, (None,), None),
     }
+
+
+def test_limits_may_be_those_of_a_type_and_none():
+    @dataclasses.dataclass(frozen=True)
+    class Own:
+        size: Annotated[int | None, Range(1, 8)] = 2
+
+    assert fields_of("model.own", Own) == {"model.own.size": Field(int, (None,), 2)}
+    assert [violation(Own, "size", size) for size in (None, 3)] == [None, None]
+    assert violation(Own, "size", 9) == "; it must lie in [1, 8]"
 
 
 def test_options_are_found_by_their_class_and_otherwise_have_defaults():

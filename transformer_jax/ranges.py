@@ -161,11 +161,13 @@ def declared_fields(cls: Any) -> dict[str, tuple[Any, Words, tuple[Limit, ...]]]
     declared = {}
     for field in dataclasses.fields(cls):
         hint = hints[field.name]
-        is_limited = hasattr(hint, "__metadata__")
-        type_, *others = (hint,) if is_limited else typing.get_args(hint) or (hint,)
+        limits = getattr(hint, "__metadata__", ())  # of the type and its words, or of the type
+        hint = hint.__origin__ if limits else hint
+        type_, *others = typing.get_args(hint) or (hint,)
         words = [word for other in others for word in typing.get_args(other) or (None,)]
-        limits = getattr(type_, "__metadata__", ())
-        declared[field.name] = (type_.__origin__ if limits else type_, tuple(words), limits)
+        if hasattr(type_, "__metadata__"):
+            type_, limits = type_.__origin__, type_.__metadata__
+        declared[field.name] = (type_, tuple(words), limits)
     return declared
 
 

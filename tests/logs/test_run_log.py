@@ -15,7 +15,7 @@ from tests.conftest import records_of
 from transformer_jax.errors import UserError
 from transformer_jax.logs import records
 from transformer_jax.logs.records import chained, with_losses
-from transformer_jax.logs.run_log import Console, RunLog
+from transformer_jax.logs.run_log import Console, LoggingConfig, RunLog
 from transformer_jax.runtime import progress
 
 
@@ -188,6 +188,20 @@ def test_the_console_gets_the_means_of_replicas(tmp_path, caplog):
     assert [(record["loss"], record["signature"]) for record in written] == [
         (1.0, "a|b"),
         (2.0, "a|b"),
+    ]
+
+
+@pytest.mark.parametrize("names", ["a", "ab"])
+def test_a_number_beyond_those_of_floats_does_not_end_training(tmp_path, names, caplog):
+    workdirs = [tmp_path / name for name in names]
+    caplog.set_level(logging.INFO, logger="transformer_jax")
+    config = LoggingConfig(trackers="")
+    console = Console(0, 10, "bleu")
+    with RunLog(workdirs, start_step=0, config=config, console=console) as log:
+        log.record(5, "train", {"loss": 1.5, "of a callback": 10**400})
+    assert caplog.messages == ["step 5/10  loss 1.5"]
+    assert [records_of(workdir)[0]["of a callback"] for workdir in workdirs] == [
+        10**400 for _ in workdirs
     ]
 
 

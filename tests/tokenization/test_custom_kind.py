@@ -8,12 +8,15 @@ import pytest
 from tests.conftest import ROOT
 from transformer_jax.errors import UserError
 from transformer_jax.tokenization import (
+    DEFAULT_SPECIALS,
     TOKENIZERS,
     TokenizerConfig,
     TokenizerKind,
     load_tokenizers,
     train_tokenizers,
 )
+from transformer_jax.tokenization.specials import NUM_SPECIALS
+from transformer_jax.tokenization.tokenizer import BaseTokenizer
 
 RECIPE = ROOT / "docs" / "recipes" / "tokenizer.py"
 READ = ("tokenizer.lowercase", "tokenizer.path")
@@ -49,3 +52,16 @@ def test_loading_without_the_custom_kinds_module_is_an_error(letters, tmp_path):
     TOKENIZERS.restore({name: TOKENIZERS[name] for name in TOKENIZERS if name != "letters"})
     with pytest.raises(UserError, match=r"sides.json: .* no registered kind stores \*.letters"):
         load_tokenizers(tmp_path / "tokenizer")
+
+
+def test_a_custom_tokenizer_may_learn_its_number_of_ids_late():
+    class Letters(BaseTokenizer):
+        specials = DEFAULT_SPECIALS
+
+        def __init__(self, letters):
+            self.vocab_size = NUM_SPECIALS + len(letters)
+
+        def pieces(self, ids):
+            return [str(i) for i in ids]
+
+    assert Letters("abc").summary()["vocab_size"] == NUM_SPECIALS + 3

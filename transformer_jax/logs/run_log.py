@@ -125,8 +125,11 @@ class RunLog(contextlib.ExitStack):
             for tracker in trackers:
                 tracker.put(step, {f"{split}/{name}": x for name, x in runs[i].items()}, now)
         if self._console:
-            means = {name: float(np.mean([run[name] for run in runs])) for name in runs[0]}
-            self._console.record(step, split, means)
+            shown = runs[0]
+            if splits:
+                numbers = {n: v for n, v in metrics.items() if np.asarray(v).dtype.kind in "biuf"}
+                shown = {n: float(np.mean(v)) for n, v in numbers.items()}
+            self._console.record(step, split, shown)
 
     def __exit__(self, *raised: Any) -> None:
         try:

@@ -64,21 +64,11 @@ class BaseTokenizer(Summarized):
     """Base class of the tokenizers here: shows a summary in place of the vocabulary.
 
     `starts_word` asks for `_is_word_start`: for each id, True if its piece is written as the first
-    of a word. `vocab_size` and `pieces` ask for `_pieces`, unless a subclass has its own.
+    of a word.
     """
 
     specials: SpecialTokens
-    _pieces: Sequence[str]
     _is_word_start: Sequence[bool]
-
-    @property
-    def vocab_size(self) -> int:
-        """Number of ids."""
-        return len(self._pieces)
-
-    def pieces(self, ids: Iterable[int]) -> list[str]:
-        """Implements `Tokenizer.pieces`."""
-        return [self._pieces[i] for i in ids]
 
     def starts_word(self, ids: Iterable[int]) -> list[bool]:
         """Implements `Tokenizer.starts_word`."""
@@ -105,6 +95,21 @@ class BaseTokenizer(Summarized):
             "special": ", ".join(f"{piece} {i}" for piece, i in special.items()),
             "pieces": " ".join(tokenizer.pieces(ids[:: max(1, len(ids) // 8)][:8])),
         }
+
+
+class ListedTokenizer(BaseTokenizer):
+    """Base class of the tokenizers that list their pieces, `_pieces`."""
+
+    _pieces: Sequence[str]
+
+    @property
+    def vocab_size(self) -> int:
+        """Number of ids."""
+        return len(self._pieces)
+
+    def pieces(self, ids: Iterable[int]) -> list[str]:
+        """Implements `Tokenizer.pieces`."""
+        return [self._pieces[i] for i in ids]
 
 
 def begins_with_space(piece: str) -> bool:
@@ -140,7 +145,7 @@ class Vocabulary:
     make_resegmenter: Callable[[], Resegmenter | None] = lambda: None
 
 
-class StoredTokenizer(BaseTokenizer):
+class StoredTokenizer(ListedTokenizer):
     """Base class of the tokenizers that libraries run.
 
     Args:

@@ -33,7 +33,7 @@ from transformer_jax.tokenization.config import TOKENIZERS, TokenizerConfig
 from transformer_jax.tokenization.specials import DEFAULT_SPECIALS, MASK_PIECE, SpecialTokens
 from transformer_jax.tokenization.subword_sampling import Resegmenter
 from transformer_jax.tokenization.tokenizer import (
-    BaseTokenizer,
+    ListedTokenizer,
     SampledTokenizer,
     SpelledTokens,
     Tokenizer,
@@ -451,7 +451,7 @@ def _damaged(path: Path) -> str:
     return f"{path}: the tokenizer is damaged; restore the file or train in a new workdir"
 
 
-class ExtendedTokenizer(BaseTokenizer):
+class ExtendedTokenizer(ListedTokenizer):
     """A `Tokenizer` with special tokens after those of another one.
 
     `encode` reads "[MASK]" and tags in a text as their tokens, and a space before "[MASK]" as part

@@ -16,7 +16,7 @@ from transformer_jax.tokenization.specials import (
     SPECIAL_PIECES,
     UNK,
 )
-from transformer_jax.tokenization.tokenizer import BaseTokenizer
+from transformer_jax.tokenization.tokenizer import ListedTokenizer
 
 UNKNOWN_CLASS = "UNK"
 """Prefix of the names of all word classes, and the name of the most general one."""
@@ -84,7 +84,7 @@ class Labels(Summarized):
         return {name: i for i, name in enumerate(self.names)}
 
 
-class SymbolTokenizer(BaseTokenizer):
+class SymbolTokenizer(ListedTokenizer):
     """A `Tokenizer` of space-separated symbols: each is one token; any other string is unknown.
 
     Args:
