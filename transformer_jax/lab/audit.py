@@ -156,7 +156,8 @@ def audit_run(
     seed: int | None = None,
     overrides: Mapping[str, Any] | None = None,
 ) -> Audit:
-    """Audits a run; arguments as of `audit`."""
+    """Checks the digests of a run and trains drawn segments of it again; arguments as of
+    `lab.audit.audit`."""
     return audit(run.workdir, overrides=overrides, segments=segments, seed=seed)
 
 

@@ -73,7 +73,7 @@ def cost_report(program: Program, accelerator: Accelerator) -> dict[str, Any]:
     times = {
         "kernels_ms": sum(row["ms"] for row in groups),
         "memory_ms": 1e3 * nbytes / accelerator.bandwidth,
-        "interconnect_ms": sum(exchange.ms for exchange in exchanges),
+        "interconnect_ms": sum((exchange.ms for exchange in exchanges), 0.0),
     }
     # A bound: kernels, memory and links all work at the same time.
     step_ms = max(times.values())
