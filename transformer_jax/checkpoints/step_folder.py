@@ -202,7 +202,7 @@ def differ_in_rows(name: str, saved: Any, wanted: Any) -> bool:
     axes = getattr(parameter_at(name), "axes", ())
     if len(axes) != len(saved.shape) or saved.shape == wanted.shape:
         return False
-    sizes = zip(axes, saved.shape, wanted.shape, strict=False)  # the wanted one may have fewer
+    sizes = zip(axes, saved.shape, wanted.shape, strict=False)  # ranks may differ
     return all(a == b for axis, a, b in sizes if axis != "vocab")
 
 

@@ -108,8 +108,8 @@ def _task_of_class(run: Run) -> str:
 
 
 def _context_length(run: Run, model: TransformerConfig) -> int:
-    """Context length of config.json: that of a table of positions; else what the run was trained
-    on, or the length of a published model, which an import keeps in `model.max_length`."""
+    """Context length of config.json: that of a table of positions; without a table the longest row
+    of the task, or the length of a published model, which an import keeps, if that is longer."""
     positions = encoding_class(model)
     if positions.num_positions(model) == model.max_length:  # a table has no further rows
         return model.max_length
