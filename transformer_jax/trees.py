@@ -78,7 +78,7 @@ class Tree:
         """The tree in brackets, on one line: (TOP (NP (DT The) (NN house)))."""
         parts = []
         for node in self.walk():
-            if node is None:
+            if node is None:  # a constituent ends
                 parts.append(")")
             else:
                 parts.append(f" ({node.label}" + ("" if node.word is None else f" {node.word})"))
@@ -235,7 +235,7 @@ def tree_from_tokens(tokens: Iterable[str], words: Sequence[str]) -> Tree:
             builder.close()
         elif token.startswith(OPEN):
             builder.open(token.removeprefix(OPEN))
-        else:
+        else:  # a word's tag
             word = next(words_left, None)
             if not word:
                 raise ValueError(f"there are more tags than {len(words)} words")
@@ -250,6 +250,7 @@ def with_lookahead(tokens: Sequence[str], words: Iterable[str]) -> list[str]:
     """Adds a lookahead of one word to the tokens of a tree; `words` has a text for each of its
     words."""
     tags = (token for token in tokens if not token.startswith((OPEN, CLOSE)))
+    # In a tag's place comes the next word with its tag, before the brackets that precede it.
     reads = iter([*((READ + word, tag) for word, tag in zip(words, tags, strict=True)), (READ,)])
     with_words = [*next(reads)]  # the first word comes before all brackets
     for token in tokens:

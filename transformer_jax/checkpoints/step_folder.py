@@ -41,6 +41,7 @@ PARAMS, TRAINING, DATA, METRICS, PROVENANCE = ITEMS
 _SCORE = f"{METRICS}/{METRICS}"  # the file that holds the JSON of the item
 _LEAST_READ_AT_ONCE = 1 << 26  # bytes
 _STEP = re.compile("0|[1-9][0-9]{0,14}")  # as Orbax writes it
+_OTHER_VOCABULARY = " (model.vocab_multiple, which pads the vocabulary, or the vocabulary differs)"
 
 Leaves = dict[str, Any]
 """Arrays, or their shapes, by their path in the tree."""
@@ -127,7 +128,8 @@ def read_some_arrays(folder: Path, item: str, abstract: Leaves) -> Leaves:
         partial_restore=True,
     )
     sizes = [math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in abstract.values()]
-    # Orbax would read all arrays at once, and hold each three times meanwhile.
+    # Orbax would read all arrays at once, and hold each three times meanwhile. It refuses an array
+    # that is as large as the limit.
     at_once = max(max(sizes, default=0) + 1, sum(sizes) // 16, _LEAST_READ_AT_ONCE)
     handler = ocp.PyTreeCheckpointHandler(
         restore_concurrent_gb=at_once / 1e9, multiprocessing_options=participants()
@@ -187,13 +189,11 @@ def _reading(path: Path) -> Iterator[None]:
 def misfits(saved: Leaves, wanted: Leaves) -> list[str]:
     """Describes each array that is saved with another shape or dtype than wanted."""
     problems = []
-    for name in filter(saved.__contains__, wanted):
-        described = _describe(saved[name])
-        expected = _describe(wanted[name])
-        vocabulary = " (model.vocab_multiple, which pads the vocabulary, or the vocabulary differs)"
-        hint = vocabulary if differ_in_rows(name, saved[name], wanted[name]) else ""
-        if described != expected:
-            problems.append(f"{name} is saved as {described}, expected {expected}{hint}")
+    for name, leaf in wanted.items():
+        if name in saved and _describe(saved[name]) != _describe(leaf):
+            hint = _OTHER_VOCABULARY if differ_in_rows(name, saved[name], leaf) else ""
+            described = f"{_describe(saved[name])}, expected {_describe(leaf)}{hint}"
+            problems.append(f"{name} is saved as {described}")
     return problems
 
 
@@ -202,7 +202,7 @@ def differ_in_rows(name: str, saved: Any, wanted: Any) -> bool:
     axes = getattr(parameter_at(name), "axes", ())
     if len(axes) != len(saved.shape) or saved.shape == wanted.shape:
         return False
-    sizes = zip(axes, saved.shape, wanted.shape, strict=False)
+    sizes = zip(axes, saved.shape, wanted.shape, strict=False)  # ranks may differ
     return all(a == b for axis, a, b in sizes if axis != "vocab")
 
 

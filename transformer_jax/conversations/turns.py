@@ -107,9 +107,9 @@ class NothingToLearn(ValueError):
 def parse_conversation(row: Any, *, is_answered: bool = True) -> Conversation:
     """Converts a JSON object in one of `CONVERSATION_FORMATS` to turns.
 
-    Without "output", an instruction is a conversation that has no answer yet. "system" beside the
-    turns is the first turn, and "history" of an instruction are the questions and answers before
-    it. If not `is_answered`, "output" is not read.
+    "system" beside the turns becomes the first turn; "history" of an instruction, questions with
+    their answers, the turns before it; and its "output" the answer, if it is there. If not
+    `is_answered`, "output" is not read.
 
     Raises:
       ValueError: another format, an unknown role, an invalid order of roles, or a key that is not
@@ -117,19 +117,18 @@ def parse_conversation(row: Any, *, is_answered: bool = True) -> Conversation:
     """
     if not isinstance(row, Mapping):
         raise ValueError(f"write {CONVERSATION_FORMATS}")
-    for key in _MESSAGE_KEYS:
-        if row.get(key) is not None:
-            require_read(row, (key, "system", "prompt"))
-            turns = _parse_messages(row[key], key)
-            first_question = next((turn.content for turn in turns if turn.role == USER), None)
-            if row.get("prompt") and row["prompt"] != first_question:
-                raise ValueError('"prompt" is not the first question')
-            break
-    else:
-        if not isinstance(row.get("instruction"), str):
-            raise ValueError(f"write {CONVERSATION_FORMATS}")
+    key = next((key for key in _MESSAGE_KEYS if row.get(key) is not None), None)
+    if key is not None:
+        require_read(row, (key, "system", "prompt"))
+        turns = _parse_messages(row[key], key)
+        first_question = next((turn.content for turn in turns if turn.role == USER), None)
+        if row.get("prompt") and row["prompt"] != first_question:  # some sets repeat it
+            raise ValueError('"prompt" is not the first question')
+    elif isinstance(row.get("instruction"), str):
         require_read(row, _INSTRUCTION_KEYS)
         turns = _parse_instruction(row, is_answered)
+    else:
+        raise ValueError(f"write {CONVERSATION_FORMATS}")
     turns = (*_parse_system(row), *turns)
     _check_order(turns)
     return turns
@@ -332,8 +331,8 @@ def _repeats(before: Conversation, prompt: Conversation) -> bool:
     """Returns True if the turns before both answers are the prompt, or a prompt of one question is
     the first or the last of theirs."""
     questions = [turn for turn in before if turn.role == USER]
-    ends = questions[:1] + questions[-1:]
-    return before == prompt or (len(prompt) == 1 and prompt[0] in ends)
+    first_and_last = questions[:1] + questions[-1:]
+    return before == prompt or (len(prompt) == 1 and prompt[0] in first_and_last)
 
 
 def _split_answer(value: Any, name: str) -> tuple[Conversation, str]:

@@ -96,6 +96,7 @@ class Carry:
 
 
 type Searched = tuple[SearchSettings, Carry]
+"""A search under way."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -165,7 +166,8 @@ class BeamSearch:
         settings, carry = self.run(searched, decode_step, memory, most_left)
         if not most_left:
             return carry.beams
-        chosen = jnp.argsort(carry.beams.done)[:most_left]  # all that are not done, and some more
+        # All that are not done. They may be fewer than half, but a program has fixed shapes.
+        chosen = jnp.argsort(carry.beams.done)[:most_left]
         settings = dataclasses.replace(settings, limits=settings.limits[chosen])
         rest = Carry(
             carry.lengths[chosen],
@@ -246,7 +248,7 @@ def _candidates(
     batch_size, num_beams = log_probs.shape
     search = settings.search
     # No alive hypothesis has EOS or a banned token.
-    ids = jnp.array(tuple(dict.fromkeys((search.eos_id, *search.banned_ids))))
+    ids = jnp.array(tuple(dict.fromkeys((search.eos_id, *search.banned_ids))))  # EOS first
     forbidden = logits[:, ids]
     logits = logits.at[:, ids].set(-jnp.inf)
     values, tokens = top_k(logits, search.beam_size)  # [B * J, K]
@@ -285,7 +287,7 @@ def _extend(settings: SearchSettings, carry: Carry, best: Extensions) -> Carry:
     """Carry after a step. Sentences that are done keep their hypotheses."""
     beams = carry.beams
     lengths = carry.lengths
-    num_parents = beams.alive_log_probs.shape[1]
+    num_parents = beams.alive_log_probs.shape[1]  # J
     eos_scores = best.eos_log_probs / settings.penalty(lengths + 1)[:, None]
     with_eos = _set_token(beams.alive_tokens, lengths, settings.search.eos_id)
     finished_scores, best_finished = lax.top_k(
@@ -342,6 +344,7 @@ def n_best(settings: SearchSettings, beams: Beams) -> Hypotheses:
     else:
         num_finished = (beams.finished_scores > -jnp.inf).sum(axis=1, keepdims=True)
         rank = jnp.arange(settings.num_outputs)
+        # Finished hypotheses have the places 0 to K - 1, those that were cut the places from K on.
         order = jnp.where(rank < num_finished, rank, rank - num_finished + search.beam_size)
     tokens = _take(jnp.concatenate([beams.finished_tokens, beams.alive_tokens], axis=1), order)
     is_nan = jnp.isnan(beams.alive_log_probs).any(axis=1, keepdims=True)

@@ -36,6 +36,7 @@ class PaddedBatch[Row]:
     """Makes batches with a constant number of rows.
 
     Attributes:
+      filler: a row that fills up batches.
       to_arrays: rows -> arrays of a batch, each with the leading axis of rows.
     """
 

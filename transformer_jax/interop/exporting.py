@@ -67,7 +67,7 @@ def export_run(run: Run, directory: Path, format: str, quantization: str | None 
 def _to_transformers(run: Run, model: TransformerConfig, leaves: Leaves, directory: Path) -> None:
     model = dataclasses.replace(model, max_length=_context_length(run, model))
     task = _task_of_class(run)
-    sides = TASKS[task].sides  # a run keeps those of the run it started from
+    sides = TASKS[task].sides  # a run may have others, of the run that it started from
     vocabularies = run.tokenizer.sides.items()
     tokenizers = Tokenizers({side: entry for side, entry in vocabularies if side in sides})
     keys = tokenizer_keys(tokenizers, model)
@@ -99,7 +99,7 @@ def _to_transformers(run: Run, model: TransformerConfig, leaves: Leaves, directo
 
 
 def _task_of_class(run: Run) -> str:
-    """The task that transformers' classes of the run's model do, whatever task trained it."""
+    """The task whose class of transformers the export is for, whatever task trained the model."""
     if isinstance(run.model, DecoderOnly):
         return "language_modeling"
     if run.settings.task.name == "denoising":
@@ -108,12 +108,10 @@ def _task_of_class(run: Run) -> str:
 
 
 def _context_length(run: Run, model: TransformerConfig) -> int:
-    """Positions of the model. If their number is not limited, at least those that it has learned.
-
-    An import keeps the length of the published model in `model.max_length`.
-    """
+    """Context length of config.json: that of a table of positions; without a table the longest row
+    of the task, or the length of a published model, which an import keeps, if that is longer."""
     positions = encoding_class(model)
-    if positions.num_positions(model) == model.max_length:
+    if positions.num_positions(model) == model.max_length:  # a table has no further rows
         return model.max_length
     return max(model.max_length, *run.task.lengths.values())
 

@@ -112,9 +112,9 @@ def match_family(
 
 def _class_for_task(family: Family, task: str) -> str | None:
     """The family's class for a task. A class that writes a target can do every task that does."""
-    writes = "target" in TASKS[task].sides
+    writes_target = "target" in TASKS[task].sides
     for name, class_task in family.tasks.items():
-        if class_task == task or (writes and "target" in TASKS[class_task].sides):
+        if class_task == task or (writes_target and "target" in TASKS[class_task].sides):
             return name
     return None
 
@@ -126,7 +126,7 @@ def _match(
     leaves: Leaves,
     other_keys: Mapping[str, Any],
 ) -> FamilyMatch | dict[str, Any]:
-    """Match with one family, or the options that it does not support, with their values there.
+    """Match with one family. If there is none, the options that differ, with the family's values.
 
     A round trip through config.json shows what differs. One option is rewritten at a time, until
     nothing differs or nothing that differs can be rewritten.
@@ -137,6 +137,7 @@ def _match(
             return FamilyMatch(family, class_name, model, leaves, keys)
         for field, value in differing.items():
             rewrite = _REWRITES.get(field)
+            # The value None: the family has no such option.
             rewritten = rewrite(model, leaves, value) if rewrite and value is not None else None
             if rewritten is not None:
                 model = dataclasses.replace(model, **{field: value})
@@ -189,11 +190,11 @@ def _canonical_options(model: TransformerConfig) -> dict[str, Any]:
         named |= _component_options(layer)
     named |= {"key_size": model.d_k, "value_size": model.d_v}
     named["num_key_value_heads"] = model.key_value_heads
-    compared = model.d_k  # elements of a key that are compared with a query's
+    key_size = model.d_k  # elements of a key that are compared with a query's
     if model.attention_layer == "latent":
-        compared += model.options_of(LatentOptions).rotary_size
-    # Rounded, as the square root of a key and its square do not give the same last digit.
-    named["attention_scale"] = round(model.attention_scale or compared**-0.5, 9)
+        key_size += model.options_of(LatentOptions).rotary_size
+    # Rounded: a key of config.json that is a root or square of it differs in the last digit.
+    named["attention_scale"] = round(model.attention_scale or key_size**-0.5, 9)
     if model.architecture != "encoder_decoder":  # one table: "target" ties it as "all" does
         tied = model.tie_embeddings in ("all", "target")
         named["tie_embeddings"] = "all" if tied else "none"
@@ -311,7 +312,7 @@ def _reorder(leaves: Leaves, name: str, order: np.ndarray, ends: tuple[str, ...]
 
 
 def _add_token_types(model: TransformerConfig, leaves: Leaves, value: Any) -> Leaves | None:
-    """Adds an embedding of one token type that is zero; a family without any has no table."""
+    """Adds a table of one token type, which is zero, to a model without token types."""
     if (model.num_token_types, value) != (0, 1):
         return None
     return {**leaves, "input/token_types": np.zeros((1, model.d_model), np.float32)}
@@ -352,5 +353,5 @@ _REWRITES: dict[str, Callable[[TransformerConfig, Leaves, Any], Leaves | None]] 
     "norm_epsilon": lambda model, leaves, value: leaves,  # approximately the same
     "activation": _accept_activation,
 }
-"""Field of the section `model` -> (model, its arrays, new value) -> arrays that compute the same
-with it; None if there are none."""
+"""Field of the section `model` -> function (model, arrays, new value) -> arrays that compute the
+same with the new value; None if there are none."""

@@ -200,6 +200,7 @@ class EncoderDecoder(Seq2Seq):
         embedded = self.source_embedding.embed(source)
         x = self.source_encoding.embed(embedded, positions)
         x = self.source_norm(x) if self.config.embedding_norm else x
+        # Positions and norms give float32.
         x = self.embedding_dropout(x.astype(embedded.dtype), deterministic)
         sequences = Sequences.packed(self.source_encoding, positions, segment_ids, source)
         return self.encoder(x, sequences, deterministic)

@@ -53,7 +53,7 @@ class RecurrentEncoderDecoder(Seq2Seq):
     def setup(self) -> None:
         super().setup()
         c = self.config
-        _check(c)
+        _check_options(c)
         cell = CELLS.find(c.cell)
         self.encoder = RecurrentEncoder(c, cell, c.num_encoder_layers, c.encoder_direction)
         radius = RADIUS if c.attention_span == "local_p" else None
@@ -156,7 +156,7 @@ def _first_state(states: DecoderState) -> DecoderState:
     return jax.tree.map(lambda leaf: leaf[:, 0], states)
 
 
-def _check(c: ModelConfig) -> None:
+def _check_options(c: ModelConfig) -> None:
     score = c.attention_score
     if c.d_model % len(DIRECTIONS[c.encoder_direction]):
         raise ValueError(f"d_model is {c.d_model}; it must be even with encoder_direction 'both'")

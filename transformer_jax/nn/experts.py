@@ -212,11 +212,11 @@ class Experts(FeedForwardLayer):
             load = loads.sum(0)
             gradient = SIDE_GRADIENT * (load.size * load - load.sum())
             weights = with_gradient(weights, self.router_bias_steps, gradient)
-        most = x.shape[1] * o.num_chosen
+        max_choices = x.shape[1] * o.num_chosen
         if o.capacity_factor is not None and not deterministic:
             capacities = o.capacities(x.shape[1])
             experts = drop_overflow(experts, jnp.array(capacities)[real.sum(1)], o.num_experts)
-            most = capacities[-1]
+            max_choices = capacities[-1]
         if is_collected(self):
             tokens = real.sum(1).astype(jnp.float32)
             affinities = (routing.affinities * real[..., None]).sum(1)
@@ -229,7 +229,7 @@ class Experts(FeedForwardLayer):
             # The largest load of each row, relative to an even load.
             largest = loads.max(1) * o.num_experts / jnp.maximum(loads.sum(1), 1)
             add_metric(self, "load", (tokens * largest).sum(), tokens.sum())
-        y = self._apply_experts(x, experts, weights, most)
+        y = self._apply_experts(x, experts, weights, max_choices)
         return y + self.shared(x, deterministic) if o.num_shared else y
 
     def _apply_experts(
@@ -237,10 +237,10 @@ class Experts(FeedForwardLayer):
         x: Features,
         experts: Int[Array, "N T k"],
         weights: Float[Array, "N T k"],
-        most: int,
+        max_choices: int,
     ) -> Features:
         """Weighted sum of the chosen experts' outputs of each token, on each device's shards;
-        `most` bounds the choices of an expert in a row."""
+        `max_choices` bounds those of an expert in a row."""
         c = self.config
         activation = ACTIVATIONS.configured(c.activation, c)
         dtype = product_dtype(c.dtype)
@@ -248,7 +248,8 @@ class Experts(FeedForwardLayer):
         def apply(x: Array, experts: Array, weights: Array, kernels: tuple[Array, ...]) -> Array:
             inner, *gate, outer = kernels
             num_experts = inner.shape[0]
-            groups = group_rows(experts.reshape(-1), num_experts, most * x.shape[0] * num_experts)
+            max_rows = max_choices * x.shape[0] * num_experts
+            groups = group_rows(experts.reshape(-1), num_experts, max_rows)
             slots = spread_rows(x.reshape(-1, x.shape[-1]), groups)
             hidden = grouped_product(slots, inner, groups, dtype)
             if gate:

@@ -52,14 +52,14 @@ def block_rows(num_rows: int, num_matrices: int) -> int:
     return min(max(MIN_ROWS, 1 << fitting.bit_length() - 1), MAX_ROWS)
 
 
-def group_rows(matrices: Int[Array, " R"], num_matrices: int, most: int) -> Groups:
-    """Sorts rows by their matrix, each matrix's rows from the start of a block. A row of
-    `num_matrices` or more has none; `most` bounds the number of rows that have one."""
+def group_rows(matrices: Int[Array, " R"], num_matrices: int, max_rows: int) -> Groups:
+    """Sorts rows by their matrix, each matrix's rows from the start of a block. A number of
+    `num_matrices` or more is no matrix; `max_rows` bounds the number of rows that have one."""
     num_rows = matrices.shape[0]
-    most = min(most, num_rows)
-    block = block_rows(most, num_matrices)
+    max_rows = min(max_rows, num_rows)
+    block = block_rows(max_rows, num_matrices)
     # Each matrix may leave its last block almost empty, but a block has at least one row.
-    num_blocks = min((most + num_matrices * (block - 1)) // block, most)
+    num_blocks = min((max_rows + num_matrices * (block - 1)) // block, max_rows)
     counts = jnp.bincount(matrices, length=num_matrices)
     blocks = -(-counts // block)
     ends = jnp.cumsum(blocks)
@@ -71,8 +71,9 @@ def group_rows(matrices: Int[Array, " R"], num_matrices: int, most: int) -> Grou
     slot = jnp.where(matrix < num_matrices, slot, num_slots).astype(jnp.int32)
     slots = jnp.zeros_like(order).at[order].set(slot, unique_indices=True)
     rows = jnp.full(num_slots, num_rows, jnp.int32).at[slot].set(order, mode="drop")
-    of_block = jnp.searchsorted(ends, jnp.arange(num_blocks), side="right")
-    return Groups(slots, rows, jnp.minimum(of_block, num_matrices - 1), blocks * block)
+    block_matrices = jnp.searchsorted(ends, jnp.arange(num_blocks), side="right")
+    # Blocks after those in use are all padding; any matrix will do.
+    return Groups(slots, rows, jnp.minimum(block_matrices, num_matrices - 1), blocks * block)
 
 
 def spread_rows(x: Float[Array, "N D"], groups: Groups) -> Float[Array, "S D"]:
@@ -88,8 +89,8 @@ def collect_rows(y: Float[Array, "S D"], groups: Groups) -> Float[Array, "R D"]:
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(3,))
 def _take(x: Array, index: Array, inverse: Array, copies: int) -> Array:
-    """x[index // copies], 0 where the index is out of range. As `inverse` is the inverse of
-    `index`, the gradient is read in the same way: a scatter would add up row by row."""
+    """x[index // copies], 0 where the index is out of range. The gradient is gathered as well, with
+    `inverse`, the inverse of `index`: a scatter would add up row by row."""
     return x.at[index // copies].get(mode="fill", fill_value=0)
 
 
@@ -108,8 +109,8 @@ _take.defvjp(_take_forward, _take_backward)
 def grouped_product(
     x: Float[Array, "S D"], kernels: Float[Array, "E D F"], groups: Groups, dtype: DTypeLike
 ) -> Float[Array, "S F"]:
-    """Multiplies each slot with its matrix, in `dtype` as `ops.einsum` does."""
-    if platform.target().platform == "tpu":
+    """Products of the rows in slots with their matrices; rounds to `dtype` as `ops.einsum`."""
+    if platform.target().platform == "tpu":  # `ragged_dot` is dense elsewhere
         x = x.astype(dtype)
         kernels = kernels.astype(dtype)
         return jax.lax.ragged_dot(x, kernels, groups.sizes, preferred_element_type=jnp.float32)

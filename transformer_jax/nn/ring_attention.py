@@ -171,8 +171,10 @@ def ring_attention(ring: Ring, queries: Queries, keys: Keys, parameters: Sequenc
 def _forward(
     ring: Ring, queries: Queries, keys: Keys, parameters: Sequence[Array]
 ) -> tuple[Heads, Any]:
+    """The heads, and what `_backward` reads."""
+
     def attend(sums: Any, _: Any, keys: Keys, inputs: AttentionInputs, mask: Array) -> Any:
-        old: Sums = sums[0]
+        old: Sums = sums[0]  # of queries alone; the two others are empty
         logits = ring.masked_logits(inputs, mask, parameters)
         largest = jnp.maximum(old.largest, _swap(logits.max(-1)))
         weights = jnp.exp(logits - _swap(largest)[..., None])
@@ -187,8 +189,8 @@ def _forward(
 
     limits = jnp.finfo(jnp.float32)
     shape = queries.query.shape[:3]
-    values = jnp.zeros((*shape, keys.value.shape[3]), jnp.float32)
-    empty = Sums(values, jnp.zeros(shape, jnp.float32), jnp.full(shape, limits.min))
+    no_values = jnp.zeros((*shape, keys.value.shape[3]), jnp.float32)
+    empty = Sums(no_values, jnp.zeros(shape, jnp.float32), jnp.full(shape, limits.min))
     sums, _ = _repeat(ring.size, step, (empty, keys))
     weights = jnp.maximum(sums.weights, limits.tiny)  # zeros, not NaN, for a query without keys
     heads = sums.values / weights[..., None]
@@ -197,6 +199,7 @@ def _forward(
 
 
 def _backward(ring: Ring, saved: Any, gradient: Heads) -> tuple[Queries, Keys, Any]:
+    """Gradients of queries, keys and parameters; the sums of each block are these three."""
     queries, keys, parameters, heads, log_sums = saved
 
     def add(sums: Any, queries: Any, keys: Keys, inputs: AttentionInputs, mask: Array) -> Any:
@@ -265,6 +268,7 @@ def attend(
     block = _local_block(inputs, lent, gathers)
     with jax.disable_jit():  # a jitted function would keep the mesh outside of `shard_map`
         distance = jnp.zeros(block, jnp.int32)
+        # What the bias closes over becomes an argument, so that it gets a gradient.
         bias, parameters = jax.closure_convert(bias or (lambda _: None), distance)
     ring = Ring(
         logits,
@@ -338,7 +342,7 @@ def restore_order(x: Float[Array, "B T D"]) -> Float[Array, "B T D"]:
     owner = [min(chunk, 2 * lent.size - 1 - chunk) for chunk in range(2 * lent.size)]
 
     def on_device(x: Float[Array, "B T D"]) -> Float[Array, "B T D"]:
-        chunks = jnp.split(x, 2, axis=1)  # one with an even number, one with an odd number
+        chunks = jnp.split(x, 2, axis=1)  # i and 2 N - 1 - i: one even, one odd
         is_even = jax.lax.axis_index(lent.name) % 2 == 0
         even, odd = (jnp.where(is_even, *pair) for pair in (chunks, chunks[::-1]))
         received = [  # device i gets the chunks 2 i and 2 i + 1

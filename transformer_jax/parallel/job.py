@@ -31,7 +31,7 @@ _ADVICE = "give --coordinator=HOST:PORT, --num_processes and --process_id"
 _LINGER_SECONDS = 30  # after an error, for the others to connect and hear of it
 _TALK_SECONDS = 10  # for a connected process to send its report
 _RETRY_SECONDS = 0.3
-_MOST_BYTES = 1 << 20
+_MOST_BYTES = 1 << 20  # of a report
 _SHUTDOWN_SECONDS = 3600  # the others wait while process 0 uploads its last files to a bucket
 
 logger = logging.getLogger(__name__)
@@ -167,7 +167,7 @@ def _collect_reports(address: str, report: Report, seconds: float) -> str:
                 connections.append(server.accept()[0])
                 connections[-1].settimeout(_TALK_SECONDS)
                 reports.append(_receive(connections[-1], "process", "processes"))
-            if _problem(reports):
+            if _problem(reports):  # the others will connect soon, or not at all
                 deadline = min(deadline, time.monotonic() + _LINGER_SECONDS)
         problem = _problem(reports) or _missing(reports, address, seconds)
         for connection in connections:
@@ -220,12 +220,13 @@ def _send_report(address: str, report: Report, seconds: float) -> str:
     """Sends the report to process 0. Returns the problem in its answer; empty if none."""
     logger.info("waiting for the coordinator at %s ...", address)
     host, _, port = address.rpartition(":")
-    target = host.strip("[]"), int(port)
+    target = host.strip("[]"), int(port)  # brackets of an IPv6 address
     deadline = time.monotonic() + seconds
     while True:
         try:
             with socket.create_connection(target, _TALK_SECONDS) as connection:
                 _send(connection, report)
+                # Process 0 answers when it has all reports, or has waited for them in vain.
                 connection.settimeout(seconds + _LINGER_SECONDS)
                 return str(_receive(connection, "problem")["problem"])
         except (OSError, ValueError) as error:

@@ -276,7 +276,7 @@ def resolve(
 
 
 def override(settings: Settings, changes: Mapping[str, Any]) -> Settings:
-    """Settings with other values, {"section.field": value}; texts are parsed.
+    """Settings with other values, {"section.field": value}; texts are parsed, as in a shell.
 
     Raises:
       UserError: an unknown field (the nearest is named) or a value of the wrong type.

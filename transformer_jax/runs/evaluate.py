@@ -48,12 +48,12 @@ def evaluator_of(
     source: str | None,
     target: str | None,
 ) -> tuple[str, Evaluator, str]:
-    """Builds the evaluator of a split, or of the files `source` and `target`; returns the name of
-    the split, the evaluator, and the digest of its data.
-
-    Files have the name of `source` and their digest, which no split and no other files have.
+    """Builds the evaluator of a split, or of the files `source` and `target`.
 
     Without any of them it is the test split's, or the validation split's if there is no test split.
+
+    Returns:
+      the split's name (of files that of `source` and a digest), evaluator, digest of its data.
     """
     if source is not None and target is not None:
         if "source" not in build.task_kind(settings).keys:
@@ -107,7 +107,7 @@ def evaluate_choices(task: Task, params: Params, path: str, decode: DecodeConfig
 
 
 def outputs_made_by(step: int, decode: DecodeConfig, task: Task, data: str) -> dict[str, Any]:
-    """What makes the outputs of an evaluation, as the file beside them says it.
+    """Provenance of the outputs of an evaluation, for the JSON file beside them.
 
     Args:
       data: digest of the examples (`runs.provenance.data_digest`).
@@ -149,7 +149,7 @@ def greedy_search(settings: Settings) -> DecodeConfig:
 def validation(
     settings: Settings, task: Task, mesh: Mesh
 ) -> Callable[[int, TrainState, Path], Scores]:
-    """A function (step, state, workdir) -> scores; it writes the outputs to the workdir.
+    """Makes a function (step, state, workdir) -> scores that writes the outputs to the workdir.
 
     Raises:
       UserError: the validation split cannot be read or evaluated, whatever the parameters, or
@@ -223,4 +223,4 @@ def score_of(metrics: Mapping[str, Any], selected_by: str) -> float:
     value = metrics.get(name)
     if value is None:
         return math.nan
-    return value if name == selected_by else -value
+    return -value if selected_by.startswith("-") else value

@@ -98,11 +98,11 @@ def text_windows(parts: TaskParts) -> DocumentWindows:
 
 
 def whole_text(window: Features, end: int) -> np.ndarray:
-    """Tokens of a window, without an end token that closes it; one that has a single token gets the
-    token before it, too."""
+    """Tokens of a window, at least two, without an end token that closes it."""
     target = window["target"]
     if len(target) > 2 and target[-1] == end:  # source and target get end tokens of their own
         return target[:-1]
+    # A single token comes with the one before it.
     return target if len(target) > 1 else np.concatenate([window["input"][:1], target])
 
 
@@ -247,7 +247,7 @@ class DenoisingSequences(LanguageModeling):
 
 
 def both_sides(tokenizers: Tokenizers) -> Tokenizers:
-    """The tokenizer of the side "text" as that of source and target too."""
+    """Gives source and target the tokenizer of the side "text"."""
     if not tokenizers.sides:
         return tokenizers
     sides = ("text", "source", "target")

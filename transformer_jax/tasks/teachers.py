@@ -121,7 +121,7 @@ def preprocess_numbered(
 
 
 class TargetRows(NamedTuple):
-    """Rows of the targets of the training data in stored predictions.
+    """Row of each target of the training data in stored predictions.
 
     Attributes:
       starts: int64 [D], row of the first target of each item.
@@ -174,37 +174,39 @@ def predict_top(
 
     Args:
       task: task with the model of the teacher.
-      items: prepared training data.
+      items: prepared training data, numbered by `target_rows`.
       rows: rows of a batch.
-      count: k.
-      temperature: T.
+      count: k, tokens of each target.
+      temperature: T of the softmax.
 
     Returns:
       The attribute `top` of a `StoredTeacher`.
 
     Raises:
-      UserError: they are NaN.
+      UserError: the teacher predicts NaN.
     """
-    supervised: Any = task
+    supervised: Any = task  # with the optional method `supervised`
 
     @functools.partial(jax.jit, compiler_options=platform.compiler_options())
     def top(params: Params, batch: Mapping[str, Any]) -> TopPredictions:
         logits = apply_model(supervised.model, params, *supervised.supervised(batch).inputs)
         return TopPredictions.of_logits(logits, min(count, logits.shape[-1]), temperature)
 
-    no_item: Any = dict.fromkeys(task.lengths, ())
+    filler: Any = dict.fromkeys(task.lengths, ())
 
     def padded(group: Sequence[Features]) -> dict[str, np.ndarray]:
         cut = [{name: f[name][:length] for name, length in task.lengths.items()} for f in group]
         return padded_batch(cut, task.lengths)
 
+    # No seed matters: `target_rows` refuses a task that draws.
     parsed = Parsed(items, lambda item: task.preprocess(item, np.random.default_rng(0)))
-    batch = PaddedBatch(no_item, padded)
+    batch = PaddedBatch(filler, padded)
     predictions = []  # tokens and log-probabilities of each item
     for features, of_item in batch.run_all(top, params, parsed, round_up_rows(rows, params)):
         size = len(features[_TARGET])
         end = min(size, task.lengths[_TARGET])
-        pad = [(0, size - end), (0, 0)]  # an overlong item is never trained on
+        # Rows for all targets, also of an overlong item, which is never trained on.
+        pad = [(0, size - end), (0, 0)]
         predictions.append([np.pad(x[:end], pad) for x in of_item])
     arrays: Any = (np.concatenate(parts) for parts in zip(*predictions, strict=True))
     stored = TopPredictions(*arrays)

@@ -178,20 +178,19 @@ def _convert_sentencepiece(sentencepiece: SentencePieceTokenizer) -> tokenizers.
 
 
 def _normalization(charsmap: bytes) -> list[Any]:
-    """Steps of the library's normalizer that give the text of sentencepiece's.
+    """Steps of the library's normalizer that replace text as sentencepiece's table does.
 
-    sentencepiece replaces the longest texts of its table; `Precompiled` looks up whole graphemes,
-    and single characters of long ones, so that it does not compose decomposed text and drops marks
-    after capitals; the steps around it do. Equal for all characters of Unicode, decomposed ones and
-    half-width kana; several accents on a letter in an order of their own stay different.
+    sentencepiece replaces the longest match. `Precompiled` looks up a grapheme, or its characters
+    if it is long: decomposed text stays so, and capitals lose their marks. Hence the steps around
+    it. Results are equal for all characters of Unicode, also decomposed, and half-width kana; not
+    for several accents on one letter in an unusual order.
     """
     if not charsmap:
         return []
     precompiled = normalizers.Precompiled(charsmap)
-    is_lower = precompiled.normalize_str("A") == "a"
     if precompiled.normalize_str("ﬁ") != "fi":  # no NFKC: the table has nothing but lower case
         return [normalizers.Lowercase()]
-    if is_lower:
+    if precompiled.normalize_str("A") == "a":  # NFKC and lower case
         return [normalizers.NFC(), normalizers.Lowercase(), precompiled]
     return [normalizers.NFC(), precompiled, normalizers.NFC()]
 

@@ -87,6 +87,7 @@ class TokenStream:
         if not whole_documents:
             starts = range(0, len(self.tokens) - 1, size)
             return [TokenStream(self.tokens[i : i + size + 1], empty, empty) for i in starts]
+        # Documents that start in the same `size` tokens are a part, from one of `firsts` on.
         _, firsts = np.unique(self.starts // size, return_index=True)
         return [
             TokenStream(
@@ -103,6 +104,7 @@ class TokenStream:
         Args:
           resegment: tokens -> others of the same text; special tokens stay.
         """
+        # Parts begin with a first or an end token, so that no new token joins two documents.
         borders = np.unique(np.concatenate([self.starts, self.ends]))
         parts = np.split(self.tokens, borders)
         parts = [np.array(resegment(part.tolist()), np.int32) for part in parts]
@@ -258,7 +260,7 @@ class Windows(TokenWindows):
 
     def __len__(self) -> int:
         after_first = max(0, len(self.tokens) - 1 - self.length)  # targets after the first window
-        return 1 - (-after_first // self.stride)
+        return 1 - (-after_first // self.stride)  # rounded up
 
     def ranges(self, indices: Indices) -> tuple[Any, Any]:
         starts = indices * self.stride

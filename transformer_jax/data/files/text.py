@@ -50,7 +50,7 @@ BLOCK_ENDINGS = (".txt", *OBJECT_ENDINGS)
 """File name endings of files of a hub data set that can be read in blocks."""
 
 _reported: set[str] = set()
-"""Files of which this process has said what it leaves out."""
+"""Files of whose bad rows this process has warned."""
 
 
 def open_text(config: DataConfig, split: str) -> Sequence[Corpus]:
@@ -211,8 +211,8 @@ class TextBlocks(RandomAccess[Example]):
             return list(filter(str.strip, texts)) if self.by_line else ["\n".join(texts)]
 
     def _texts(self, block: Block, rows: Iterable[Any], convert: Convert) -> list[str]:
-        """Documents of rows. Says what is left out of the first block of each file that this
-        process reads; a later epoch or block would say it again and again."""
+        """Documents of rows. Warns of bad rows that are left out once for each file; a later block
+        or epoch would repeat it."""
         rows = list(rows)
         row_filter = RowFilter(block.path, "train", self.on_bad_row)
         unit = "row group" if block.path.endswith(".parquet") else "byte"
@@ -312,7 +312,7 @@ def _cut(path: str, file: Any, size: float) -> Iterator[Block]:
 
     metadata = pq.ParquetFile(file).metadata
     first = 0
-    num_bytes = 0
+    num_bytes = 0  # of the row groups from `first` on
     for stop in range(1, metadata.num_row_groups + 1):
         num_bytes += metadata.row_group(stop - 1).total_byte_size
         if num_bytes >= size or stop == metadata.num_row_groups:

@@ -79,7 +79,7 @@ def keep_activations(
 def _program(
     model: Any, patterns: tuple[str, ...]
 ) -> tuple[Callable[..., dict[str, jax.Array]], dict[str, tuple[str, ...]]]:
-    """Compiles the collection. The second result maps paths to axes and is filled by tracing."""
+    """Compiles (params, inputs) -> activations; tracing it fills the second result, their axes."""
     axes: dict[str, tuple[str, ...]] = {LOGITS: ("position",)}
 
     def collected(params: Any, inputs: Sequence[jax.Array]) -> dict[str, jax.Array]:
@@ -345,7 +345,7 @@ def hidden(run: Run, source: str, target: str | None = None) -> Hidden:
     params = run.params
     activations = collect(run.model, params, reading, ALSO["stream"])
     streams = {stack: _stack_stream(activations, stack) for stack in reading.tokens}
-    # In one batch, each stream in place of the last layer's output.
+    # One row for each depth, with the stream there in place of the last layer's output.
     last_streams = streams[reading.last_stack]
     depth, length, *features = last_streams.shape
     rows = round_up_rows(depth, params)
@@ -362,7 +362,8 @@ def hidden(run: Run, source: str, target: str | None = None) -> Hidden:
 def _stack_stream(activations: Mapping[str, np.ndarray], stack: str) -> np.ndarray:
     if f"{stack}.input" not in activations:
         raise UserError(f"hidden: this model's {stack} has no residual stream")
-    # What enters a residual stream of another shape than the embedded tokens has a point too.
+    # A stream of another shape than the embedded tokens, such as one of several residuals, begins
+    # at a hook point of its own.
     first = f"{stack}.residual" if f"{stack}.residual" in activations else f"{stack}.input"
     streams = [activations[first]]
     while (path := f"{stack}.layer_{len(streams) - 1}") in activations:

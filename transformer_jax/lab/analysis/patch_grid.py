@@ -60,9 +60,9 @@ def patch_grid(
         hint = suggest(pattern, points)
         raise UserError(f"patch_grid: the model has no hook point {pattern}{hint}")
     for path in paths:
-        if next(iter(points[path])) != "position":
-            axes = ", ".join(points[path])
-            raise UserError(f"patch_grid: {path} has no position first, but {axes}")
+        axes = list(points[path])
+        if axes[0] != "position":
+            raise UserError(f"patch_grid: {path} has no position first, but {', '.join(axes)}")
     reading = run.model_inputs(source, target)
     lengths = {len(reading.tokens[stack_of(path, "position", reading)]) for path in paths}
     if len(lengths) > 1:
@@ -93,21 +93,21 @@ def patch_grid(
 def _program(
     model: Any, paths: Sequence[str], measure: Measure, reading: ModelInputs
 ) -> Callable[..., Array]:
-    """Compiles (params, inputs, change, cells [B, 2]) -> measures [B]."""
+    """Compiles (params, inputs, change, cells [B, 2]) -> measures [B], one changed cell a row."""
 
     def measures(params: Any, inputs: Sequence[Array], change: Array, cells: Array) -> Array:
         point_of_row, position_of_row = cells.T
 
         def patch(point: HookPoint, x: Array) -> Array:
-            number = paths.index(point.path)
-            at = point.positions["position"] == position_of_row[:, None]
-            at &= (point_of_row == number)[:, None]
-            at = at.reshape(*at.shape, *[1] * (x.ndim - 2))
-            if change.ndim:
-                value = change[number, position_of_row][:, None]
-            else:
+            index = paths.index(point.path)
+            is_changed = point.positions["position"] == position_of_row[:, None]
+            is_changed &= (point_of_row == index)[:, None]
+            is_changed = is_changed.reshape(is_changed.shape + (1,) * (x.ndim - 2))
+            if change.ndim:  # values to put in
+                value = change[index, position_of_row][:, None]
+            else:  # a factor: 0 gives the value of a point that is switched off
                 value = point.off_value + change * (x - point.off_value)
-            return jnp.where(at, value, x)
+            return jnp.where(is_changed, value, x)
 
         with intercept_activations(patch, paths.__contains__):
             logits = apply_model(model, params, *inputs).astype(jnp.float32)

@@ -69,12 +69,12 @@ def row_fingerprints(
     """Fingerprints of each row by their names.
 
     Args:
-      measures_runs: a function of the claim measures the runs, and may search with `decode`.
+      measures_runs: a function of the claim measures the runs: `decode` and the test data count.
 
     Raises:
       UserError: data, a module or another run are not here.
     """
-    paths = (modules,) if isinstance(modules, str | Path) else tuple(modules)
+    paths = (modules,) if isinstance(modules, str | Path) else tuple(modules)  # hashable
     with sharing_tokenizers():
         return {row: of_row(config, paths, measures_runs) for row, config in configs.items()}
 
@@ -125,7 +125,7 @@ def _programs(settings: Settings, task: Task, rows: int, measures_runs: bool) ->
             _add(tokens, arrays)
         held = {name: state.frozen[name] for name in build.task_kind(settings).held}
         shapes = batch_shapes(task.lengths, evaluator.rows)
-        evaluate: Any = evaluator.batch_sums  # compiled already
+        evaluate: Any = evaluator.batch_sums  # jitted already
         evaluations = [evaluate.lower(state.model_params, shapes, held)]
         searches = [greedy_search(settings)] if getattr(task, "decodes", True) else []
         searches += [settings.decode] if measures_runs else []
@@ -181,9 +181,9 @@ def code_fingerprint(*functions: Any) -> str:
     """Fingerprint of functions by their bytecode, which has no names of variables, comments,
     docstrings or places.
 
-    Functions that they call count by their code if they are in `scoring`, `metrics`, or no part of
-    an installed package; others by their names. So do methods and classes of the user's own, and
-    what is read from modules of the user's own; of instances their attributes count.
+    Functions that they call count by their code if they are in `scoring` or `metrics`, or the
+    user's own; so do methods and classes of the user's own, and what is read from modules of the
+    user's own. All others count by their names, and instances by their attributes.
     """
     return _joined(_describe(function, [], True) for function in functions)
 
@@ -237,8 +237,9 @@ def _describe(value: Any, visited: list[Any], follows: bool = False) -> str:
 
 
 def _instructions(code: types.CodeType, names: Mapping[str, Any], visited: list[Any]) -> str:
+    """Text of bytecode, with the values of `names` (globals and closure) in place of the names."""
     parts = [f"{code.co_argcount} {code.co_kwonlyargcount} {code.co_exceptiontable.hex()}"]
-    module: Any = None  # of the user's own, whose attribute comes next
+    module: Any = None  # a module of the user's own that the last instruction loaded
     for instruction in dis.get_instructions(code):
         argument = instruction.argval
         loaded: Any = None
@@ -247,7 +248,7 @@ def _instructions(code: types.CodeType, names: Mapping[str, Any], visited: list[
         elif instruction.opname == "LOAD_ATTR":
             loaded = getattr(module, argument, None)
         is_attribute = module is not None and loaded is not None
-        if instruction.opname != "EXTENDED_ARG":
+        if instruction.opname != "EXTENDED_ARG":  # which only widens the next one's argument
             is_module = isinstance(loaded, types.ModuleType) and _is_own(loaded)
             module = loaded if is_module else None
         if isinstance(argument, types.CodeType):
@@ -257,7 +258,7 @@ def _instructions(code: types.CodeType, names: Mapping[str, Any], visited: list[
         elif instruction.opname in ("LOAD_CONST", "RETURN_CONST", "KW_NAMES"):
             argument = _describe(argument, visited)
         elif instruction.opcode not in dis.hasname:
-            argument = instruction.arg
+            argument = instruction.arg  # the number of a local variable, not its name
         parts.append(f"{instruction.opname} {argument}")
     return "; ".join(parts)
 

@@ -23,19 +23,19 @@ STATISTIC = "statistic"
 """Name of a digest that every verdict with fingerprints has."""
 _DIGITS = 32  # of a SHA-256
 _FIELDS: dict[str, Any] = {"name": str, "verdict": str, "asked": dict, "digests": dict}
-_WITH_FINGERPRINTS = {"configs": dict, "machine": dict}
 """Fields of a verdict that are read, and their types."""
+_WITH_FINGERPRINTS = {"configs": dict, "machine": dict}  # further fields of these verdicts
 
 
 def read_verdict(path: Path) -> dict[str, Any]:
     """Reads a verdict; UserError if the file is missing or damaged."""
     try:
         verdict = parse_json(read_regular(path))
-        # Earlier versions had digests of configs.
-        parts = [verdict["asked"]["overrides"], *(verdict.get("configs") or {}).values()]
+        mappings = [verdict["asked"]["overrides"], *(verdict.get("configs") or {}).values()]
+        # Verdicts of earlier versions have no fingerprints, and digests in place of configs.
         fields = _FIELDS | (_WITH_FINGERPRINTS if STATISTIC in verdict["digests"] else {})
         is_valid = all(isinstance(verdict[name], kind) for name, kind in fields.items())
-        is_valid = is_valid and all(isinstance(part, dict) for part in parts)
+        is_valid &= all(isinstance(mapping, dict) for mapping in mappings)
     except (OSError, ValueError, RecursionError) as error:
         raise UserError(f"{path} is no verdict: {error}") from error
     except (AttributeError, KeyError, TypeError):
@@ -46,8 +46,8 @@ def read_verdict(path: Path) -> dict[str, Any]:
 
 
 def recorded_verdicts(claims: Collection[str] = ()) -> list[Path]:
-    """Files of the verdicts on shipped claims (experiments/results/claims of a checkout); of those
-    given, or of all.
+    """Files of the verdicts on shipped claims (experiments/results/claims of a checkout), on those
+    named in `claims`, or on all.
 
     Raises:
       UserError: there are none.
@@ -104,9 +104,8 @@ def stated_configs(configs: Mapping[str, Settings]) -> dict[str, dict[str, Any]]
 
 
 def changed_fields(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """Names of what differs between two of `stated_configs`, in which None is a value and a field
-    that is missing has its default."""
-    missing = object()
+    """Fields that differ between two of `stated_configs`."""
+    missing = object()  # has its default; None is a value
     names = dict.fromkeys([*before, *now])
     return [name for name in names if before.get(name, missing) != now.get(name, missing)]
 

@@ -63,13 +63,14 @@ def check_mask(
     array = subject.array(**values)
     square = array.shape[-2:] == (TIME, TIME)
     array = array[:, None] if array.shape == (BATCH, TIME) else array
-    array = array[:, 0] if array.ndim == 4 else array
+    array = array[:, 0] if array.ndim == 4 else array  # an axis of heads
     try:
         whole = np.broadcast_to(array, (BATCH, TIME, TIME))
     except ValueError:
         shape = list(array.shape)
         raise UserError(f"{subject.name} returns the shape {shape}, which is no mask's") from None
     num_hidden = int(np.isneginf(whole).all(-1).sum())
+    # Any large number hides as well as `_HIDDEN["added"]`.
     whole = np.where(np.abs(whole) > 1e4, np.sign(whole) * 1e9, whole)
     meanings = [mask] if mask else ["keep", "hide"]
     if whole.min() < 0 or whole.max() > 1:
@@ -85,7 +86,8 @@ def check_mask(
             reference = partial(mask_of, meaning, causal, padding, ignored)
             trials.append(Trial(name, values, reference, output))
         answers.append(engine.diagnose(subject, "mask", trials))
-    shows, hides = answers[0], answers[-1]
+    shows = answers[0]
+    hides = answers[-1]
     could_hide = hides.right or 0 < len(hides.mistakes) <= (len(shows.mistakes) or 2)
     if len(answers) > 1 and not shows.right and could_hide:
         raise UserError(
@@ -154,6 +156,7 @@ def check_positions(
     subject = Subject("check_positions", fn, ["length", "d_model", "x"], seconds)
     sizes = {"length": TIME, "d_model": width}
     adds = subject.has("x")
+    # A table is what is added to zeros.
     x = rng.normal(size=(BATCH if adds else 1, TIME, width)) * adds
     layout = Trial("", sizes | {"x": x}, partial(with_positions, x))
     readings = {"": {}, ", scaled by sqrt(features)": {"power": 0.5}} if adds else {"": {}}
@@ -163,9 +166,10 @@ def check_positions(
     layout = Trial("", {"x": x}, partial(rotated, x))
     layouts = engine.laid_out("bhtd", ["bhtd", "bthd", "btd", "td"], layout)
     readings = {", rotary, halves": {}, ", rotary, neighbours": {"neighbours": True}}
-    trials["rotary"] = subject.trials(layouts * adds, readings)
+    trials["rotary"] = subject.trials(layouts, readings) if adds else []
     parts = [about for about in trials if trials[about]] or ["positions"]
     answers = [engine.diagnose(subject, about, trials[about]) for about in parts]
+    # A right answer, or else one that names a mistake.
     answer = min(answers, key=lambda answer: (not answer.right, not answer.mistakes))
     if not answer.right:
         return answer
@@ -179,7 +183,7 @@ def check_positions(
         if max_length in array.shape:  # all positions read the same features
             rows = np.moveaxis(array, array.shape.index(max_length), 0).reshape(max_length, -1)
             num_apart = len(np.unique(rows.round(6), axis=0))
-            reason = f"only {num_apart} differ" * (num_apart < max_length)
+            reason = f"only {num_apart} differ" if num_apart < max_length else ""
     except engine.RejectedError as error:
         reason = error.reason
     evidence = f"for {max_length} positions {reason}"
@@ -191,12 +195,13 @@ def normed(x: np.ndarray, scale: Any, shift: Any, center: bool = True, **wrong: 
     """LayerNorm over features, without `center` RMSNorm; `wrong` are options of table.toml."""
     axes = tuple(wrong.get("axis", [-1]))
     mean = x.mean(axes, keepdims=True)
-    variance = x.var(axes, ddof=wrong.get("ddof", 0), keepdims=True) + (not center) * mean**2
-    result = (x - mean * center) / (variance + EPSILON) ** wrong.get("power", 0.5)
+    # RMSNorm divides by the mean square: the variance and the square of the mean.
+    squares = x.var(axes, ddof=wrong.get("ddof", 0), keepdims=True) + (0 if center else mean**2)
+    result = (x - mean if center else x) / (squares + EPSILON) ** wrong.get("power", 0.5)
     affine = wrong.get("affine")
     if affine == "swapped":
         return result * shift + scale
-    return result * (1.0 if affine == "none" else scale) + shift * (affine is None)
+    return result * (1.0 if affine == "none" else scale) + (0.0 if affine else shift)
 
 
 def pooled(x: np.ndarray, counted: str = "", divisor: str = "") -> np.ndarray:
@@ -260,7 +265,7 @@ def check_model(
         by_name = Subject("check_model", fn, [*roles]).by_name
         parts = [kind for kind in ROLES if {*ROLES[kind][:2]} <= by_name]
         parts += [kind for kind in ROLES if kind in name and kind != "model"]
-        part = [*parts, ""][0]
+        part = parts[0] if parts else ""
     if part not in ROLES:
         raise UserError(f"{name}: what is it? Say part=, one of {', '.join(ROLES)}")
     subject = Subject("check_model", fn, ROLES[part], seconds)

@@ -258,7 +258,7 @@ class OpenNight:
         for count in night.looks:
             if len(self.ledger.values(row.name, row.stage)) < count and self.is_spent():
                 return None
-            self.measure(base, night.looks[0])  # so that costs are of as many seeds
+            self.measure(base, night.looks[0])  # so that both have costs of as many seeds
             base_values = self.measure(base, night.looks[-1])
             values = self.measure(row, count)
             price = self._price(row, base)
@@ -296,8 +296,7 @@ class OpenNight:
         return self.ledger.add("end", **proposal.stated, **test, **fields)
 
     def _costs(self, row: Variant) -> Costs:
-        """Costs of a row at the first look; at all looks these, so that all test the same
-        difference."""
+        """Costs of a row, of the first look alone, so that all looks test the same difference."""
         costs: Costs = self.ledger.measured(row.name, row.stage)[0]["costs"]
         return {**costs, "lines": row.lines}
 
@@ -330,24 +329,25 @@ class OpenNight:
         return self.ledger.values(row.name, row.stage)[:count]
 
     def _train(self, row: Variant, before: int, count: int) -> None:
-        """Trains a row from a number of seeds to another one, evaluates those that are new, adds
-        their values."""
+        """Trains the seeds of a row from number `before` to `count`, evaluates them, and adds their
+        values to the ledger."""
         stage = row.stage
         runs = count - before
-        # At the end of a night the seeds that its next baseline would have.
+        # At the end of a night the seeds that its next baseline would have: no test has used them.
         number = stage if isinstance(stage, int) else 1 + int(stage.removeprefix(_FINISHED))
         overrides = {**row.overrides, "seed": self._first_seed + _SEEDS_APART * number}
         folder = str(self._folder(row))
         trained = self.run("train", row, runs, overrides=overrides, folder=folder, seeds=count)
         workdirs = trained["workdirs"][before:]
         evaluated = self.run("evaluate", row, runs, workdirs=workdirs, split="valid")
-        for line in self.ledger.measured(BASELINE, stage):
+        for line in self.ledger.measured(BASELINE, stage):  # same data and tokens as the baseline
             for rule, digest in evaluated["digests"].items():
                 if line["digests"].get(rule, digest) != digest:
                     raise JobError(rule, f"its run differs: {RULES[rule][1]}")
         for name in self._changed(row.files):
             raise JobError("form", f"{name} was changed while it was tested")
         earlier = self.ledger.measured(row.name, stage)
+        # The time of `trained` includes earlier seeds.
         seconds = trained["seconds"] - sum(line["spent"]["seconds"] for line in earlier)
         costs = {"seconds": seconds / runs, **trained["costs"]}
         below = [path.removeprefix(f"{self.folder}/") for path in workdirs]
@@ -357,27 +357,27 @@ class OpenNight:
             self.ledger.add("measured", **names, **evaluated, costs=costs, spent=spent)
 
     def run(self, kind: str, row: Variant, runs: int = 1, **arguments: Any) -> dict[str, Any]:
-        """Runs a job of a row on a number of runs. Components of proposals may not open files, and
-        their jobs take no longer than they may."""
+        """Runs a job of a row on `runs` runs. Code of proposals may open no files, and its jobs may
+        take `night.slower` times as long as the baseline's."""
         night = self.night
         modules = self.modules(row)
         seconds = math.inf
         if row.name not in _UNCLAIMED:
-            # What a job takes depends on the model, and on who else computes here.
+            # Measured, as it depends on the model, and on who else computes here.
             if kind == "check":
-                of_baseline = self.ledger.lines[0]["seconds"]
+                baseline_seconds = self.ledger.lines[0]["seconds"]
             else:
-                of_baseline = self.ledger.measured(BASELINE, row.stage)[0]["costs"]["seconds"]
-            seconds = _SECONDS_TO_START + night.slower * of_baseline * runs
+                baseline_seconds = self.ledger.measured(BASELINE, row.stage)[0]["costs"]["seconds"]
+            seconds = _SECONDS_TO_START + night.slower * baseline_seconds * runs
         limits = Limits(seconds, night.gigabytes, self._folder(row))
         arguments |= {"config": night.config, "metric": night.metric}
-        of_proposals = modules[len(night.modules) :]
-        return run_job(kind, limits, **arguments, modules=modules, guarded=of_proposals)
+        proposed = modules[len(night.modules) :]
+        return run_job(kind, limits, **arguments, modules=modules, guarded=proposed)
 
     def modules(self, row: Variant) -> list[str]:
         """Files of components of a row: the night's own, then those of proposals."""
-        of_proposals = [str((self.folder / name).resolve()) for name in row.files]
-        return [*self.night.modules, *of_proposals]
+        proposed = [str((self.folder / name).resolve()) for name in row.files]
+        return [*self.night.modules, *proposed]
 
     def _folder(self, row: Variant) -> Path:
         """Folder of a row's runs."""

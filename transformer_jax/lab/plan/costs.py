@@ -42,15 +42,15 @@ _CALLED = {
     "conditional": ("true_computation", "branch_computations"),  # the first branch is counted
     **dict.fromkeys(("call", "async-start"), ("to_apply", "calls", "called_computations")),
 }
-"""Attributes with what an instruction runs, by opcode."""
+"""Attributes that name the computations that an instruction runs, by opcode."""
 _FREE_CALLS = re.compile(r'custom_call_target="(AllocateBuffer|\w*Bitcast|Sharding)"')
 # Of a dot, or of a call of cuBLAS.
 _CONTRACTED = re.compile(r'\blhs_contracting_(?:dims=\{|dimensions":\[)([^\]}]*)')
 _TRANSFERS = ("copy-start", "slice-start")
 _SLICES = ("dynamic-slice", "gather", "slice")
 _RAGGED = "ragged-dot-none"  # prefix of TPUs' products of rows with one of several matrices each
-_SPLASH = "splash_mha_"  # prefix of its calls
-_MATRIX_UNIT = 128  # width of a TPU's
+_SPLASH = "splash_mha_"  # prefix of the calls of splash attention, TPUs' fused attention
+_MATRIX_UNIT = 128  # width of a TPU's matrix unit
 
 _DTYPES = {"bf16": "bfloat16", "f16": "float16", "s8": "int8", "u8": "int8"}
 
@@ -169,18 +169,18 @@ def collective_kind(instruction: HloInstruction) -> str | None:
 
 
 def _traffic(instruction: HloInstruction, in_memory: frozenset[int]) -> int:
-    """Bytes that a kernel reads and writes; of a transfer, whose result includes the operand, bytes
-    moved."""
+    """Bytes that a kernel reads and writes, or that a transfer moves."""
     operands = instruction.operands
-    if instruction.opcode in _TRANSFERS:
+    if instruction.opcode in _TRANSFERS:  # its result includes the operand
         return instruction.nbytes - sum(operand.nbytes for operand in operands)
     total: float = _bytes_written(instruction, in_memory)
     users = list(instruction.inner.values()) or [instruction]
-    parameters = {part.arguments: part for part in users if part.opcode == "parameter"}
+    # Inside a fusion, operand i is the instruction "parameter(i)".
+    parameters = {user.arguments: user for user in users if user.opcode == "parameter"}
     for index, operand in enumerate(operands):
-        if operand not in operands[:index]:
-            part = _bytes_read(parameters.get(str(index), operand), users)
-            total += min(_bytes_of(operand.arrays, in_memory), part)
+        if operand not in operands[:index]:  # an array that is given twice is read once
+            nbytes = _bytes_read(parameters.get(str(index), operand), users)
+            total += min(_bytes_of(operand.arrays, in_memory), nbytes)
     return int(total)
 
 
@@ -189,7 +189,7 @@ def _bytes_of(arrays: Sequence[HloArray], in_memory: frozenset[int]) -> int:
 
 
 def _bytes_written(instruction: HloInstruction, in_memory: frozenset[int]) -> int:
-    """Bytes of the results; only the part that changes of arrays that are updated in place."""
+    """Bytes of the results; of an array that is updated in place, of the part that changes."""
     arrays = instruction.arrays
     if instruction.opcode == "fusion-start":  # its operands, its results, and a context
         arrays = arrays[len(instruction.operands) : -1]
@@ -208,7 +208,7 @@ def _bytes_read(array: HloInstruction, users: Sequence[HloInstruction]) -> float
     for user in users:
         if array not in user.operands:
             continue
-        if user.operands[0] is not array or array in user.operands[1:]:
+        if user.operands[0] is not array or array in user.operands[1:]:  # as indices or an update
             return math.inf
         if user.opcode == "bitcast":  # another shape of the same bytes
             total += _bytes_read(user, users)
@@ -230,9 +230,9 @@ def _factors(instruction: HloInstruction) -> list[HloArray]:
     """The two arrays that a product multiplies; of attention, queries and keys."""
     first = 0
     if instruction.name.startswith(_SPLASH):
-        first = 2
+        first = 2  # after the order of the blocks and their mask
     elif instruction.name.startswith(_RAGGED):
-        first = -2
+        first = -2  # after the sizes of the groups
     factors = instruction.operands[first:][:2]
     return [operand.arrays[0] for operand in factors if operand.arrays]
 
@@ -301,10 +301,7 @@ def _attention_flops(instruction: HloInstruction) -> int:
 
 
 def _dtype(instruction: HloInstruction) -> str:
-    """Dtype of a product's operands.
-
-    float32 that the hardware may round is "tensorfloat32".
-    """
+    """Dtype of a product's operands; "tensorfloat32" for float32 that the hardware may round."""
     factors = _factors(instruction)
     dtype = factors[0].dtype if factors else "f32"
     if "algorithm=dot_bf16_bf16_f32" in instruction.attributes:
@@ -378,10 +375,11 @@ def _collective(
     group = _first_group(instruction.attributes, mesh.size)
     count = len(group)
     slices = len({slice_of(mesh.devices.flat[index]) for index in group})
-    inside = _bytes_sent(kind, whole, count // slices) / accelerator.interconnect
-    between = _bytes_sent(kind, whole / (count // slices), slices) / accelerator.network
+    seconds_inside = _bytes_sent(kind, whole, count // slices) / accelerator.interconnect
+    # Each device of a slice sends its part to the other slices.
+    seconds_between = _bytes_sent(kind, whole / (count // slices), slices) / accelerator.network
     nbytes = round(times * _bytes_sent(kind, whole, count))
-    ms = 1e3 * times * max(inside, between)
+    ms = 1e3 * times * max(seconds_inside, seconds_between)
     return Collective(kind, _axes_of(group, mesh), times, nbytes, ms)
 
 

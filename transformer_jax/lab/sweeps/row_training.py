@@ -262,20 +262,21 @@ def _train_program(
     configs: Mapping[Path, Settings], row: RowPlan, modules: Modules
 ) -> dict[Path, Run]:
     """Trains seeds, given by their workdirs, in one program; `row` is the first of its rows."""
-    until = row.spec.until
     if len(configs) == 1:
         ((workdir, settings),) = configs.items()
         if not (workdir / CHECKPOINTS).exists():
             set_records_aside(workdir)  # of a program with other seeds, which did not end
-        return {workdir: train(settings, workdir, modules, until=until)}
+        return {workdir: train(settings, workdir, modules, until=row.spec.until)}
     joint = _joint_folder([*configs], row)
     joint.mkdir(exist_ok=True)
-    folders: dict[str, Path] = {}
-    for path in configs:
-        folders[path.name if path.parent == joint else f"{path.parent.name}/{path.name}"] = path
-    members = {name: configs[workdir] for name, workdir in folders.items()}
-    runs = train_replicas(members, joint, modules, until, folders)
-    return {folders[name]: run for name, run in runs.items()}
+    # A replica is named by its seed, or by row and seed if the program trains several rows.
+    workdirs = {
+        path.name if path.parent == joint else f"{path.parent.name}/{path.name}": path
+        for path in configs
+    }
+    replicas = {name: configs[workdir] for name, workdir in workdirs.items()}
+    runs = train_replicas(replicas, joint, modules, row.spec.until, workdirs)
+    return {workdirs[name]: run for name, run in runs.items()}
 
 
 def _with_recorded(row: Row, sweep: Sweep, settings: Settings, folder: Path) -> Row:

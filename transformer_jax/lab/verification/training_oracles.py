@@ -115,7 +115,7 @@ def randomness(subject: Subject) -> Comparison:
     keys = [jax.random.key(number) for number in range(2)]
     if not _RANDOM.search(str(jax.make_jaxpr(subject.loss)(subject.params, keys[0]))):
         raise DoesNotApplyError("it draws nothing by itself")
-    # Compiled anew each time: what is drawn while tracing differs.
+    # Compiled anew each time, so that what is drawn in Python while tracing differs.
     first, again, other = (
         jax.jit(lambda params, key: subject.loss(params, key))(subject.params, key)
         for key in (keys[0], *keys)
@@ -222,26 +222,27 @@ def exported(subject: Subject) -> Comparison:
 def data(subject: Subject) -> Comparison:
     """A data set opens again with the same examples, and batches continue where they stopped.
 
-    Reads the data and trains its tokenizers, if the set or the task is the user's.
+    Applies if the set or the task is the user's; reads the data and trains its tokenizers.
     """
-    fields = {field for field, _ in user_components(subject.settings)}
+    own_fields = {field for field, _ in user_components(subject.settings)}
     settings = override(subject.settings, _LENGTHS)
-    if not fields & {"data.name", "task.name"}:
+    if not own_fields & {"data.name", "task.name"}:
         raise DoesNotApplyError("neither data.name nor task.name is a component of yours")
-    downloads = any(
+    reads_folder = any(
         source.reads is None or "data.dir" in source.reads
         for source in find_sets(settings.data.name)
     )
-    if "data.name" not in fields and settings.data.dir is None and downloads:
+    # A set of the user's own may have a folder of its own.
+    if "data.name" not in own_fields and settings.data.dir is None and reads_folder:
         raise DoesNotApplyError(f"data.name {settings.data.name} is read from data.dir; set it")
     first = open_split(settings.data, "train")
     again = open_split(settings.data, "train")
-    chosen = np.linspace(0, len(first) - 1, min(len(first), _EXAMPLES)).astype(int)
-    examples = [_digest(first[int(i)]) for i in chosen]
+    indices = np.linspace(0, len(first) - 1, min(len(first), _EXAMPLES)).astype(int).tolist()
+    examples = [_digest(first[i]) for i in indices]
     # Backwards, so that examples that depend on those read before differ.
-    backwards = [_digest(again[int(i)]) for i in chosen[::-1]]
+    backwards = [_digest(again[i]) for i in indices[::-1]]
     opened = Comparison.of_places(
-        np.stack(backwards[::-1]), np.stack(examples), lambda i: f"example {chosen[i]}", BITS
+        np.stack(backwards[::-1]), np.stack(examples), lambda i: f"example {indices[i]}", BITS
     )
     if not opened.is_equal:
         return opened

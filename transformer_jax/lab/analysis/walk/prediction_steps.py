@@ -40,22 +40,22 @@ def prediction_steps(trace: Trace) -> Iterator[WalkStep]:
         return
     if isinstance(trace.model, TokenClassifier):
         for i, row in enumerate(logits):
-            at = part.inside(f"token {i}", i)
-            yield _table(at, "classes", row, f"for {at.token}", code=TokenClassifier.__call__)
+            token = part.inside(f"token {i}", i)
+            yield _table(token, "classes", row, f"for {token.token}", code=TokenClassifier.__call__)
         return
     if "prediction_head" in trace.params:  # BERT's, between the last layer and the embeddings
         program = jax.jit(lambda p, x: apply_model(trace.model, p, *x, method="unprojected").x)
         features = np.asarray(hosts.to_host(program(trace.params, trace.reading.inputs)))
-        head = features[0, : len(ids)]  # without padding
-        yield part.vectors("prediction_head", head, activation=trace.config.activation)
+        features = features[0, : len(ids)]  # without padding
+        yield part.vectors("prediction_head", features, activation=trace.config.activation)
     yield _logits_step(part)
     if stack == "decoder":
         yield _table(part, "next", logits[-1], f"after {trace.token(stack, len(ids) - 1)}")
     elif not isinstance(trace.outputs, Labels):
         for i in np.flatnonzero(ids == trace.outputs.specials.mask).tolist():
-            at = part.inside(f"place {i}", i)
-            place = f"at position {i}, which is {at.token}"
-            yield _table(at, "filled", logits[i], place)
+            masked = part.inside(f"place {i}", i)
+            place = f"at position {i}, which is {masked.token}"
+            yield _table(masked, "filled", logits[i], place)
 
 
 def _table(
@@ -110,13 +110,13 @@ def decoding_steps(trace: Trace) -> Iterator[WalkStep]:
         classes = [attention_class(trace.config.of_layer(i)) for i in layers]
         with_keys = [i for i in layers if classes[i] is MultiHeadAttention]
         if with_keys:
-            cached = unpad(state[with_keys[0]], 1).keys[0, :, :, 0]
-            yield _cache_step(part, cached.astype(np.float32), with_keys)
-        source = len(trace.reading.tokens.get("encoder", ()))
+            keys = unpad(state[with_keys[0]], 1).keys[0, :, :, 0]
+            yield _cache_step(part, keys.astype(np.float32), with_keys)
+        num_source = len(trace.reading.tokens.get("encoder", ()))
         # Of the slots of a cache, those that are filled.
-        for kind, name, keys in (("past", "self", index + 1), ("source", "cross", source)):
+        for kind, name, num_keys in (("past", "self", index + 1), ("source", "cross", num_source)):
             paths = [f"decoder.layer_{i}.{name}_attention.weights" for i in layers]
-            by_layer = [weights[path][0, :, 0, :keys] for path in paths if path in weights]
+            by_layer = [weights[path][0, :, 0, :num_keys] for path in paths if path in weights]
             if by_layer:
                 yield _weights_step(part, kind, np.stack(by_layer))
         yield _table(part, "next", logits, f"after {token}", _continuation(trace, index, logits))
@@ -184,12 +184,12 @@ def _weights_step(part: Part, kind: str, weights: np.ndarray) -> WalkStep:
 
 def _continuation(trace: Trace, index: int, logits: np.ndarray) -> str:
     """The next token of the text and its rank, as a sentence."""
-    tokens = trace.reading.tokens["decoder"][1:]
-    # The decoder predicts the token that ends the text, but does not read it.
-    following = [*tokens, *(trace.reading.outputs or ())[len(tokens) :]]
-    if index >= len(following):
+    targets = list(trace.reading.tokens["decoder"][1:])
+    # The token that ends the text is predicted, but never read.
+    targets += (trace.reading.outputs or ())[len(targets) :]
+    if index >= len(targets):
         return " The text ends here."
-    rank = int((logits > logits[following[index]]).sum())
+    rank = int((logits > logits[targets[index]]).sum())
     likely = "the most likely token" if not rank else f"number {rank + 1} by probability"
-    (name,) = names_of(trace.outputs, [following[index]])
+    (name,) = names_of(trace.outputs, [targets[index]])
     return f" The text continues with {quoted(name)}, {likely}."
