@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from tests.compiled import run
 from tests.models.texts import small_config
 from tests.refusals import assert_refused
 from transformer_jax.inference.config import DecodeConfig
@@ -56,6 +57,16 @@ def test_a_language_model_generates_the_same_tokens(pair, draft, options):
         np.testing.assert_allclose(ours.log_probs, theirs.log_probs, atol=1e-5)
     num_tokens = sum(len(output.tokens) for output in found)
     assert drafted.num_tokens <= num_tokens <= drafted.num_tokens + 8 * len(found)
+
+
+def test_logits_of_whole_texts_are_those_of_the_model(pair):
+    """Of which an evaluation with a draft has its loss."""
+    (model, smaller), (params, smaller_params) = pair
+    row = jnp.array([[EOS, 5, 6]])
+    inputs = row, jnp.arange(3)[None], jnp.ones_like(row)
+    drafted = DraftedModel(model, smaller, 3)
+    found = run(drafted.apply, {"params": Drafted(params, smaller_params)}, *inputs)
+    np.testing.assert_array_equal(found, run(model.apply, {"params": params}, *inputs))
 
 
 def test_samples_end_at_a_complete_text_and_depend_on_their_numbers_alone(pair):

@@ -128,16 +128,17 @@ def test_decoder_only(random_params, part):
     found = jax.jit(functools.partial(decoded, model))(variables)
     assert_cached_is_full(found, together)
 
-    def depends_on(place):
-        """Whether each position of the packed row depends on the token at one."""
+    def changes_by(place):
+        """Changes of the logits at each position of the packed row, if another token is at one."""
         tokens, *others = TOGETHER
         tokens = tokens.copy()
         tokens[0, place] = 1
-        return np.abs(apply(variables, tokens, *others)[0] - together[0]).max(-1) > 1e-4
+        return np.abs(apply(variables, tokens, *others)[0] - together[0]).max(-1)
 
-    seen = np.stack([depends_on(place) for place in range(8)], axis=1)[[3, 6]]
+    changes = np.stack([changes_by(place) for place in range(8)], axis=1)[[3, 6]]
     first = int(model.config.attention_window is None)  # otherwise the window has three tokens
-    assert seen.astype(int).tolist() == [[first, 1, 1, 1, 0, 0, 0, 0], [0, 0, 0, 0, 0, 1, 1, 0]]
+    seen = np.array([[first, 1, 1, 1, 0, 0, 0, 0], [0, 0, 0, 0, 0, 1, 1, 0]], bool)
+    assert changes[seen].min() > 1e-4 and changes[~seen].max() == 0
 
 
 def test_layers_that_share_a_table_can_be_rematerialized(random_params):

@@ -72,15 +72,20 @@ def test_cached_decoding_equals_the_full_forward_pass(kind):
     lengths, sizes = np.array([2, 1]), np.array([len(source) for source in SOURCES])
     prompt = np.array([[2, 5], [2, 10]])  # the last token is padding
     sides = (PADDED["source"], sizes, prompt, lengths)
-    following = np.array([target[length] for target, length in zip(TARGETS, lengths, strict=True)])
+    pairs = [*zip(TARGETS, lengths, strict=True)]
+    following = np.array([[row[length + step] for row, length in pairs] for step in range(2)])
 
     @jax.jit
     def decoded(variables):
         first, memory, state = model.apply(variables, *sides, max_length=9, method="prefill")
-        step = model.apply(variables, following, memory, state, method="decode_step")
-        return first, *step
 
-    *found, state = decoded(drawn)
+        def step(state, tokens):  # the second one reads the state of the first
+            return model.apply(variables, tokens, memory, state, method="decode_step")[::-1]
+
+        state, others = jax.lax.scan(step, state, following)
+        return [first, *others], state
+
+    found, state = decoded(drawn)
     for step, logits in enumerate(found):
         for row, length in enumerate(lengths):
             expected = full[row][length + step - 1]

@@ -267,8 +267,8 @@ def experts_run(layout, **changes):
 
 
 def compare_experts(layout, reference):
-    """Largest distance of the parameters, whether the biases of routers are equal, distances of the
-    metrics, and the metrics."""
+    """Largest distance of the parameters, whether the biases of routers are equal, and not 0,
+    distances of the metrics, and the metrics."""
     expected, alone = reference
     params, metrics = experts_run(layout)
     biases = [name for name in expected if "router_bias_steps" in name]
@@ -276,6 +276,7 @@ def compare_experts(layout, reference):
     return {
         "params": max(float(np.abs(params[name] - expected[name]).max()) for name in expected),
         "counters": [np.array_equal(params[name], expected[name]) for name in biases],
+        "moved": [bool(expected[name].any()) for name in biases],
         "metrics": {name: abs(float(metrics[name] - alone[name])) for name in names},
         "values": {name: float(alone[name]) for name in names},
     }

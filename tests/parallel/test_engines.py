@@ -76,7 +76,7 @@ def test_the_first_state_is_that_of_one_device_and_sharded(results):
 def test_experts_on_several_devices_equal_those_on_one(results, layout):
     """In parameters, biases and records."""
     divided = results["experts"][layout]
-    assert divided["params"] < 5e-6 and all(divided["counters"])
+    assert divided["params"] < 5e-6 and all(divided["counters"]) and all(divided["moved"])
     assert all(distance < 1e-5 for distance in divided["metrics"].values())
     assert divided["values"]["aux/balance"] > 0.5
 

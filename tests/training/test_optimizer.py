@@ -251,7 +251,8 @@ FLOORED = [name for name, kind in SCHEDULES.items() if "optimizer.final_ratio" i
 def test_a_decay_ends_at_its_floor_in_the_last_update(name, num_steps):
     """With the defaults of its fields, for each schedule that has a final rate."""
     config = OptimizerConfig(schedule=name, learning_rate=2.0, warmup_steps=7, final_ratio=0.1)
-    updates = jnp.array([*range(10), num_steps - 2, num_steps - 1])
+    between = np.linspace(10, num_steps - 3, 8, dtype=int)
+    updates = jnp.array([*range(10), *between, num_steps - 2, num_steps - 1])
     rates = np.asarray(make_schedule(config, D_MODEL, num_steps)(updates))
     assert rates[-1] == pytest.approx(0.2, rel=1e-4)
     assert rates[-2] >= rates[-1]

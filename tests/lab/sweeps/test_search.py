@@ -2,6 +2,7 @@
 """Searches: spaces, methods, and studies that many workers share."""
 
 import dataclasses
+import json
 import math
 import random
 import statistics
@@ -16,9 +17,11 @@ from transformer_jax.cli.main import main
 from transformer_jax.lab.sweeps import sweep as sweeps
 from transformer_jax.lab.sweeps import tables
 from transformer_jax.lab.sweeps.definition import Sweep
+from transformer_jax.lab.sweeps.results import encoded_result
 from transformer_jax.lab.sweeps.search import Choices, Interval, Search, search_of
 from transformer_jax.lab.sweeps.shared_folder import SweepFolder
 from transformer_jax.lab.sweeps.sweep import run_sweep
+from transformer_jax.lab.sweeps.tables import Row
 
 optuna = pytest.importorskip("optuna")
 from transformer_jax.lab.sweeps.study import open_study, run_trials, trial_seed  # noqa: E402
@@ -247,6 +250,27 @@ def test_a_search_whose_values_never_go_together_has_no_rows(
     assert tables.as_text([]).split() == ["seeds", "parameters", "tokens/s", "time"]
 
 
+def test_trials_that_are_known_beforehand_are_rows_of_one_program(
+    tiny_search, tmp_path, monkeypatch
+):
+    programs, rates = [], [3e-3, 1e-4, 1e-3]
+
+    def train_rows(sweep, rows, *_):
+        programs.append([spec.settings.optimizer.learning_rate for spec in rows.values()])
+        for place, spec in rows.items():
+            score = {"loss": [spec.settings.optimizer.learning_rate]}
+            row = Row(spec.name, score, 9, 1.0, 1.0, spec.values, spec.until)
+            asked = sweep.asked(spec.settings, spec.until, spec.data)
+            (place / "result.json").write_text(encoded_result(row, asked))
+
+    monkeypatch.setattr(sweeps, "train_rows", train_rows)
+    sweep = tiny_search({RATE: rates}, search="grid", trials=None)
+    rows = run_sweep(sweep, tmp_path / "sweep")
+    assert programs == [rates]
+    found = [(row.name, row.values[RATE], row.mean("loss"), row.steps) for row in rows]
+    assert found == [(f"trial {i}", rates[i], rates[i], 8) for i in (1, 2, 0)]
+
+
 def test_trials_are_rows_and_the_best_is_printed(tiny_search, tmp_path, capsys):
     """Those of a grid; halving ends one of them early."""
     halving = {"first": 4, "factor": 2}
@@ -267,3 +291,9 @@ def test_trials_are_rows_and_the_best_is_printed(tiny_search, tmp_path, capsys):
     assert "--config.optimizer.learning_rate=0.003" in err
     row = run_sweep(sweep, workdir)[0]  # nothing is left to train
     assert row.steps == 8 and row.values == {RATE: 3e-3}
+    # Also a trial that ended early has the schedule of the full length.
+    configs = {
+        path.parts[-3]: json.loads(path.read_text()) for path in workdir.rglob("config.json")
+    }
+    lengths = {name: config["train"]["num_steps"] for name, config in configs.items()}
+    assert lengths == {"trial_0": 8, "trial_1": 8}
