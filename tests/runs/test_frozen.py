@@ -186,13 +186,6 @@ def test_greedy_outputs_are_those_of_the_run_alone(trained, trained_workdir, gre
     assert trained.with_decoding(decode)[0].model.acceptance > 0.5
 
 
-def test_evaluation_has_the_scores_of_the_run_alone(trained, tmp_path):
-    (tmp_path / "lines").write_text("\n".join(TEXTS) + "\n")
-    options = dict.fromkeys(("source", "target"), str(tmp_path / "lines")) | {"search": "greedy"}
-    drafted = trained.evaluate(**options, draft="lookup", draft_length=3)
-    assert drafted == pytest.approx(trained.evaluate(**options))
-
-
 def test_one_beam_is_greedy_search_and_more_are_refused(trained, greedy):
     found = trained.predict(TEXTS, beam_size=1, draft="lookup", draft_length=3)
     assert found == [outputs[0].text for outputs in greedy]
