@@ -5,6 +5,7 @@
 `axis` gives a layer that communicates itself the axis of the mesh to do it along.
 """
 
+import contextlib
 import dataclasses
 from collections.abc import Callable
 from typing import Any
@@ -32,9 +33,7 @@ other names, and axes that are left out, are not.
 
 
 # Both contexts are part of the key of jit's cache.
-use_axes = jax.make_user_context(None)
-"""Context: inside, `axis` gives the axes that the argument lends (`parallel.sharding.LentMesh`),
-a hashable function of their roles; programs are traced again for another one."""
+_lent_axes = jax.make_user_context(None)
 use_sharded_call = jax.make_user_context(None)
 """Context: inside, models call fused kernels and hardware random bits through the argument, a
 `ShardedCall`. Training steps are traced in it. Outside, or with None, attention is plain, so that
@@ -60,6 +59,16 @@ class LentAxis:
     shard_map: ShardMap
 
 
+def use_axes(
+    lend: Callable[[str], LentAxis | None] | None,
+) -> contextlib.AbstractContextManager[None]:
+    """Context: inside, `axis` gives the axes that `lend` has (`parallel.sharding.LentMesh`).
+
+    `lend` is hashable; programs are traced again for another one.
+    """
+    return _lent_axes(lend)
+
+
 def axis(role: str) -> LentAxis | None:
     """The axis of the mesh that divides an axis of arrays: "rows", "sequence", "experts", "heads".
 
@@ -68,7 +77,7 @@ def axis(role: str) -> LentAxis | None:
 
     None if nothing divides it, or outside `use_axes`: then each device has all of it.
     """
-    lend = use_axes.value
+    lend = _lent_axes.value
     return None if lend is None else lend(role)
 
 
