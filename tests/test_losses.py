@@ -213,6 +213,16 @@ def test_a_teacher_is_compared_tile_by_tile_and_its_top_k_by_position(tiles, row
         assert apart(found(in_tiles), found(whole)) < 1e-5
 
 
+def test_tiles_of_a_teacher_know_its_offset():
+    """The same number added to all logits changes no probability: those of models trained without
+    z-loss are far from 0, and a normalizer far from 0 has a rounding error of every probability."""
+    student, teacher = WITH_BIAS, another_teacher(len(WITH_BIAS.table))
+    expected = losses.teacher_divergence(student.logits(), teacher.logits(), 1.0)
+    shifted = teacher.replace(bias=np.full(len(teacher.table), -2000, np.float32))
+    found = jax.jit(lambda *models: losses.tiled_divergence(*models, 1.0, 5))(student, shifted)
+    np.testing.assert_allclose(found, expected, atol=5e-3)
+
+
 def test_tiles_of_a_table_on_one_device_are_not_transposed():
     """A transposed table, and its gradient, would be copied in each step."""
     for devices, expected in ((1, False), (2, True)):

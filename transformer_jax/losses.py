@@ -117,13 +117,14 @@ class TokenLoss:
         Raises:
           UserError: `losses` does not return one loss per label.
         """
+        fixed = jax.lax.stop_gradient(logits)
         losses = self.losses(logits, labels)
         if losses.shape != labels.shape:
             raise UserError(
                 f"train.loss {self.config.loss!r} returns an array of shape {losses.shape} for "
                 f"labels of shape {labels.shape}; return one loss per label, without a mean"
             )
-        return _with_nll(losses, logits, labels)
+        return TokenLosses(losses, cross_entropy(fixed, labels), _is_argmax(fixed, labels))
 
     def of_hidden(self, predicted: Unprojected, labels: Labels, exact: bool = True) -> TokenLosses:
         """Computes the losses of tokens with these final hidden states."""
@@ -228,11 +229,8 @@ def token_losses(
     logits: Logits, labels: Labels, label_smoothing: float = 0.0, z_loss: float = 0.0
 ) -> TokenLosses:
     """Computes the losses of tokens; arguments as of `cross_entropy`."""
-    return _with_nll(cross_entropy(logits, labels, label_smoothing, z_loss), logits, labels)
-
-
-def _with_nll(losses: Losses, logits: Logits, labels: Labels) -> TokenLosses:
     fixed = jax.lax.stop_gradient(logits)
+    losses = cross_entropy(logits, labels, label_smoothing, z_loss)
     return TokenLosses(losses, cross_entropy(fixed, labels), _is_argmax(fixed, labels))
 
 
@@ -461,27 +459,18 @@ def tiled_divergence(
     tiled = [_split_into_tiles(tiles, model, rows) for model in models]
 
     def scaled_logits(model: Unprojected, tile: _Tile) -> Float[Array, "N W"]:
-        logits = tile.logits(model.x.astype(model.dtype), model.cap, exact=False) / temperature
-        # Not -inf, as a tile may have padding alone.
-        return jnp.where(tile.tokens < student.vocab_size, logits, _LOWEST)
+        return tile.logits(model.x.astype(model.dtype), model.cap, exact=False) / temperature
 
     @jax.checkpoint
-    def read(sums: Sequence[Losses], tiles: Sequence[_Tile]) -> tuple[Sequence[Losses], None]:
-        """Adds a tile to both log-normalizers, and to the sum of P (p - q), of logits p and q."""
-        q_normalizer, p_normalizer, cross = sums
+    def read(stats: _DivergenceStats, tiles: Sequence[_Tile]) -> tuple[_DivergenceStats, None]:
         q, p = map(scaled_logits, models, tiles)
         p = jax.lax.stop_gradient(p)
-        total = jnp.logaddexp(p_normalizer, jax.nn.logsumexp(p, axis=1))
-        cross *= jnp.exp(p_normalizer - total)
-        cross += (jnp.exp(p - total[:, None]) * (p - q)).sum(axis=1)
-        return (jnp.logaddexp(q_normalizer, jax.nn.logsumexp(q, axis=1)), total, cross), None
+        return stats.add(q, p, tiles[0].tokens < student.vocab_size), None
 
-    none = jnp.zeros(len(models[0].x))
-    (q_normalizer, p_normalizer, cross), _ = jax.lax.scan(
-        read, (none + _LOWEST, none + _LOWEST, none), tiled
-    )
-    divergence = cross + q_normalizer - p_normalizer
-    return temperature**2 * divergence.reshape(student.x.shape[:-1])
+    initial = _DivergenceStats(*jnp.zeros((5, len(models[0].x))))
+    initial = initial._replace(q_max=initial.q_max + _LOWEST, p_max=initial.p_max + _LOWEST)
+    stats, _ = jax.lax.scan(read, initial, tiled)
+    return temperature**2 * stats.divergence.reshape(student.x.shape[:-1])
 
 
 def _top_k_divergence_by_parts(
@@ -495,6 +484,44 @@ def _top_k_divergence_by_parts(
     by_position = jax.tree.map(lambda x: jnp.moveaxis(x, -2, 0), (student.x, teacher))
     size = -(-len(by_position[0]) // parts)
     return jnp.moveaxis(jax.lax.map(divergence_at, by_position, batch_size=size), 0, -1)
+
+
+class _DivergenceStats(NamedTuple):
+    """Statistics of each position's scaled logits q (student) and p (teacher), over part of the
+    vocabulary.
+
+    Attributes:
+      q_max, p_max: largest logits.
+      q_sum, p_sum: sums of exp(q - q_max) and exp(p - p_max).
+      cross: sum of exp(p - p_max) (p - q).
+    """
+
+    q_max: Float[Array, " N"]
+    q_sum: Float[Array, " N"]
+    p_max: Float[Array, " N"]
+    p_sum: Float[Array, " N"]
+    cross: Float[Array, " N"]
+
+    def add(
+        self, q: Float[Array, "N W"], p: Float[Array, "N W"], is_token: Bool[Array, " W"]
+    ) -> "_DivergenceStats":
+        q_max = jax.lax.stop_gradient(jnp.maximum(self.q_max, q.max(axis=1)))
+        p_max = jnp.maximum(self.p_max, p.max(axis=1))
+        p_exp = jnp.exp(p - p_max[:, None])
+        p_scale = jnp.exp(self.p_max - p_max)
+        return _DivergenceStats(
+            q_max=q_max,
+            q_sum=self.q_sum * jnp.exp(self.q_max - q_max) + jnp.exp(q - q_max[:, None]).sum(1),
+            p_max=p_max,
+            p_sum=self.p_sum * p_scale + p_exp.sum(axis=1),
+            cross=self.cross * p_scale + jnp.where(is_token, p_exp * (p - q), 0).sum(axis=1),
+        )
+
+    @property
+    def divergence(self) -> Losses:
+        """KL(P || Q) after the last tile."""
+        normalizers = self.q_max + jnp.log(self.q_sum) - self.p_max - jnp.log(self.p_sum)
+        return self.cross / self.p_sum + normalizers
 
 
 class _LogitStats(NamedTuple):

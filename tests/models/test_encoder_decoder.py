@@ -20,6 +20,7 @@ from tests.refusals import assert_refused
 from transformer_jax.models.encoder_decoder import EncoderDecoder
 from transformer_jax.nn.config import TransformerConfig
 from transformer_jax.nn.layers import count_parameters
+from transformer_jax.nn.transformer import BLOCKS, MergedBlock
 
 CONFIG = small_config()
 DEEP = {"num_encoder_layers": 2, "num_decoder_layers": 2, "norm_placement": "pre"}
@@ -125,6 +126,19 @@ def test_logits_are_those_of_the_formulas(build, changes):
     for row, source, target in zip(logits, SOURCES, TARGETS, strict=True):
         expected = written_out(model.config, variables["params"], source, target)
         close(row[: len(target)], expected)
+
+
+class ByName(MergedBlock):
+    def __call__(self, stream, sequences, memory, deterministic, cache=None):
+        named = {"memory": memory, "deterministic": deterministic, "cache": cache}
+        return super().__call__(stream, sequences, **named)
+
+
+def test_a_block_of_a_user_may_name_the_arguments_of_a_merged_block(build, with_entries):
+    model, variables = build(block="merged")
+    with_entries(BLOCKS, {"by_name": ByName})
+    by_name = EncoderDecoder(dataclasses.replace(model.config, block="by_name"))
+    close(apply(by_name, variables, **PADDED), apply(model, variables, **PADDED))
 
 
 # --- Tying, sizes and names of parameters.

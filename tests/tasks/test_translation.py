@@ -179,6 +179,17 @@ def n_best(task, params, short):
     return lines, list(task.predict(params, lines, DECODE))
 
 
+def test_the_tree_of_a_line_has_its_outputs(task, params, n_best):
+    (line, *_), (expected, *_) = n_best
+    tree = task.beam_tree(params, line, DECODE)
+    for output, found in zip(tree.outputs, expected, strict=True):
+        node, written = tree.nodes[output], ""
+        assert node.score == pytest.approx(found.score, rel=1e-5)
+        while node.parent is not None:
+            written, node = node.token + written, tree.nodes[node.parent]
+        assert written.removesuffix("</s>").replace("▁", " ").strip() == found.text
+
+
 def test_a_prediction_has_the_score_of_its_tokens(task, params, n_best):
     source = [*task.tokenizers["source"].encode(n_best[0][0]), EOS]
     tokens, scores = task.search(params, [Request(source)], DECODE)

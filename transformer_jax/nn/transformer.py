@@ -228,9 +228,15 @@ class MergedBlock(Block):
         return Memory.of(key, value, encoded.visible)
 
     def __call__(
-        self, stream: Stream, sequences: Sequences, memory: Memory | None, *inputs: Any
+        self,
+        stream: Stream,
+        sequences: Sequences,
+        memory: Memory | None,
+        deterministic: bool,
+        cache: Cache | None = None,
     ) -> tuple[Stream, Cache | None]:
-        return super().__call__(stream, sequences.replace(memory=memory), None, *inputs)
+        sequences = sequences.replace(memory=memory)
+        return super().__call__(stream, sequences, None, deterministic, cache)
 
 
 DecoderLayer = Block  # layers of users are subclasses by this name too
