@@ -177,7 +177,8 @@ def _flag(draw: random.Random, verb: str) -> str:
     if flag and " " not in flag.spelling:
         return f"--{name}"
     numbers = draw.choice([NUMBERS, NUMBERS, PLAUSIBLE])
-    values = numbers if flag and flag.type else draw.choice([PATHS, TEXTS, numbers])
+    is_number = flag and flag.spelling.endswith((" INT", " FLOAT"))
+    values = numbers if is_number else draw.choice([PATHS, TEXTS, numbers])
     values = FEW if name in SLOW else [value for value in values if value != "fifo"]
     return f"--{name}={draw.choice(values)}"
 
