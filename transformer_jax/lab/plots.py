@@ -77,8 +77,8 @@ def plot_attention(
     layer = layers[-1] if layer is None else layer
     if layer not in layers:
         is_whole = layers == [*range(len(layers))]
-        known = f"0 to {layers[-1]}" if is_whole else ", ".join(map(str, layers))
-        raise UserError(f"--layer: {layer} is none of the layers {known}")
+        numbers = f"0 to {layers[-1]}" if is_whole else ", ".join(map(str, layers))
+        raise UserError(f"--layer: {layer} is none of the layers {numbers}")
     queries, keys = (attention.tokens[stack] for stack in attention.stacks(kind))
     weights = attention.weights(kind)[layers.index(layer)]
     figure = pictures.draw_heads(weights, queries, keys)

@@ -118,8 +118,8 @@ class RunLog(contextlib.ExitStack):
         splits = len(self._files) > 1  # a callback may give one run a list
         runs = []
         for i, (records, trackers) in enumerate(self._files):
-            own = {n: v[i] if splits and np.ndim(v) else v for n, v in metrics.items()}
-            plain = {name: to_python(value) for name, value in own.items()}
+            of_run = {n: v[i] if splits and np.ndim(v) else v for n, v in metrics.items()}
+            plain = {name: to_python(value) for name, value in of_run.items()}
             runs.append({name: x for name, x in plain.items() if isinstance(x, int | float)})
             records.append({"step": step, "split": split, "time": now, **plain})
             for tracker in trackers:

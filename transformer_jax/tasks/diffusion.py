@@ -175,18 +175,20 @@ class MaskedDiffusion(DocumentTask, TextTask, ScoringTask):
         tokenizer = self.tokenizers.text("text")
         fillings: list[_Filling] = []
         for number, line in enumerate(lines, first_line):
-            given = tokenizer.encode(line)
-            has_masks = self.corruption.text.mask in given
+            line_tokens = tokenizer.encode(line)
+            has_masks = self.corruption.text.mask in line_tokens
             room = self.max_length - 1 - (not has_masks)
-            if len(given) > room:
+            if len(line_tokens) > room:
                 raise UserError(
-                    f"line {number} has {len(given)} tokens, and there is room for {room} "
+                    f"line {number} has {len(line_tokens)} tokens, and there is room for {room} "
                     "(data.max_length); make it shorter"
                 )
-            limit = len(given) + (0 if has_masks else decode.max_extra_length)
+            limit = len(line_tokens) + (0 if has_masks else decode.max_extra_length)
             limit = min(limit, self.max_length - 1)
             for sample in range(decode.num_outputs):
-                fillings.append(_Filling((number, sample), given, has_masks, limit, [*given]))
+                fillings.append(
+                    _Filling((number, sample), line_tokens, has_masks, limit, [*line_tokens])
+                )
         for part in track(batched(fillings, decode.batch_size), len(fillings), "example"):
             self._fill(params, part, decode, unmasking)
         samples = batched(fillings, decode.num_outputs)
@@ -198,8 +200,8 @@ class MaskedDiffusion(DocumentTask, TextTask, ScoringTask):
         """The line with its masks filled, or its continuation."""
         tokenizer = self.tokenizers.text("text")
         if not filling.has_masks:
-            return tokenizer.decode(filling.tokens[len(filling.given) :])
-        places = np.array(filling.given) == self.corruption.text.mask
+            return tokenizer.decode(filling.tokens[len(filling.line_tokens) :])
+        places = np.array(filling.line_tokens) == self.corruption.text.mask
         return fill_masks(tokenizer, line, np.array(filling.tokens)[places].tolist())
 
     def model_inputs(
@@ -248,7 +250,7 @@ class MaskedDiffusion(DocumentTask, TextTask, ScoringTask):
                 continue
             filled = batch.run(program, params, rows, decode.batch_size)
             for filling, row, log_probs in zip(fillings, *filled, strict=True):
-                start = len(filling.given)
+                start = len(filling.line_tokens)
                 written = row[1 : 1 + len(filling.tokens)].tolist()
                 filling.ended |= eos in written[start:]
                 filling.tokens = [*written[:start], *truncate_at_eos(written[start:], eos)]
@@ -279,12 +281,12 @@ class _Filling:
 
     Attributes:
       keys: numbers of the line and of the sample.
-      given: tokens of the line.
+      line_tokens: tokens of the line.
       limit: largest number of tokens.
     """
 
     keys: tuple[int, int]
-    given: list[int]
+    line_tokens: list[int]
     has_masks: bool
     limit: int
     tokens: list[int]

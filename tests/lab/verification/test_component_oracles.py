@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from tests.conftest import write_records
 from transformer_jax.lab.verification import component_oracles as oracles
 from transformer_jax.lab.verification.float64 import in_float64
 from transformer_jax.runs.config import resolve_file
@@ -69,6 +70,16 @@ def test_a_metric_has_its_own_name_and_knows_no_order(subject_of):
     assert scored("first_pair").where == "most in first_pair"
     assert scored("last_of_reference").where == "most in last_of_reference"
     assert "it returns other_name, no nameless" in scored("nameless").where
+
+
+def test_records_are_compared_whatever_their_values(tmp_path):
+    record = {"step": 4, "split": "valid", "loss": 1.5, "counts": [1, 2]}
+    write_records(tmp_path / "run", record, {**record, "step": 8})
+    write_records(tmp_path / "same", record, {**record, "step": 8})
+    write_records(tmp_path / "other", record, {**record, "step": 8, "counts": [1, 3]})
+    assert oracles.differing_records(tmp_path / "run", tmp_path / "same") == []
+    differ = oracles.differing_records(tmp_path / "run", tmp_path / "other")
+    assert differ == [(8, "valid", "counts")]
 
 
 def test_a_program_in_float64_has_no_rounding():

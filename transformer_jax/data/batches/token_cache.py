@@ -349,7 +349,7 @@ class LazyDocuments:
 
     @property
     def tokens(self) -> "LazyDocuments":
-        """What has the tokens so far (`take`)."""
+        """This object, which takes tokens from those encoded so far (`take`)."""
         return self
 
     def take(self, places: np.ndarray, mode: Literal["clip"]) -> np.ndarray:

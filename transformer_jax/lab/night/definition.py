@@ -184,7 +184,7 @@ class Proposal:
 
     @property
     def stated(self) -> dict[str, Any]:
-        """What the ledger says of it, whatever becomes of it."""
+        """Fields that every entry of the ledger about it has."""
         named = ("name", "why", "lines", "digest", "overrides", "files")
         return {name: getattr(self, name) for name in named}
 

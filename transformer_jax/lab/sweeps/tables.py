@@ -63,7 +63,7 @@ class Row:
 
     @property
     def diverged(self) -> list[bool]:
-        """Whether each seed diverged: all metrics that it has are NaN."""
+        """For each seed, True if it diverged: all metrics that it has are NaN."""
         of_seeds = zip(*self.metrics.values(), strict=True)
         measured = [[value for value in values if value is not None] for values in of_seeds]
         return [bool(values) and all(map(math.isnan, values)) for values in measured]

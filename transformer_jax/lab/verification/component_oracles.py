@@ -78,7 +78,7 @@ def tokenized(subject: Subject) -> Comparison:
 
 
 def _fault_of(tokenizer: Tokenizer, again: Tokenizer, text: str, is_lossless: bool) -> str:
-    """What is wrong with how a text is read, if anything."""
+    """Fault in how a text is read; empty if there is none."""
     ids = tokenizer.encode(text)
     if ids != again.encode(text):
         return "is read otherwise after loading"
@@ -172,8 +172,8 @@ def searched(subject: Subject) -> Comparison:
     for fault, places in faults.items():
         if places.any():
             sentence, output = np.argwhere(places)[0]
-            where = f"output {output} of sentence {sentence % len(limits)} is {fault}"
-            return Comparison(np.inf, np.inf, where, BITS)
+            place = f"output {output} of sentence {sentence % len(limits)} is {fault}"
+            return Comparison(np.inf, np.inf, place, BITS)
     expected = np.concatenate(apart)
     return Comparison.of_places(
         tokens, expected, lambda i: f"sentence {i % len(limits)} by itself", BITS
@@ -295,10 +295,8 @@ def continued(subject: Subject) -> Comparison:
         uninterrupted = train(config, whole, progress=False)
         train(config, parts, until=_STEPS // 2, progress=False)
         resumed = train(config, parts, progress=False)
-        of_parts, of_whole = (_recorded(path) for path in (parts, whole))
+        differ = differing_records(parts, whole)
     comparison = Comparison.of_trees(resumed.params, uninterrupted.params, BITS)
-    keys = of_parts.keys() | of_whole.keys()
-    differ = [key for key in keys if of_parts.get(key) != of_whole.get(key)]
     if comparison.is_equal and differ:
         step, split, name = min(differ)
         return Comparison(np.inf, np.inf, f"in the records: {split}/{name} at step {step}", BITS)
@@ -322,8 +320,8 @@ def predicted(subject: Subject) -> Comparison:
         ((alone, *_),) = task.predict(params, [line], settings.decode, number)
         if output.text != alone.text or not np.isclose(output.score, alone.score, 1e-4, 1e-5):
             texts = [f"{x.text!r} ({x.score:.3g})" for x in (output, alone)]
-            where = f"first at line {number}: {texts[0]}, by itself {texts[1]}"
-            return Comparison(np.inf, np.inf, where, BITS)
+            place = f"first at line {number}: {texts[0]}, by itself {texts[1]}"
+            return Comparison(np.inf, np.inf, place, BITS)
     return Comparison(0.0, 0.0, "", BITS)
 
 
@@ -360,6 +358,14 @@ def _with_data(subject: Subject, folder: Path) -> Settings:
         "decode.max_extra_length": 4,
     }
     return override(subject.settings, small | files)
+
+
+def differing_records(workdir: Path, other: Path) -> list[tuple[int, str, str]]:
+    """(step, split, name) of each value that the records of two runs do not share."""
+    of_run = _recorded(workdir)
+    of_other = _recorded(other)
+    keys = of_run.keys() | of_other.keys()
+    return [key for key in keys if of_run.get(key) != of_other.get(key)]
 
 
 def _recorded(workdir: Path) -> dict[tuple[Any, ...], Any]:

@@ -100,10 +100,10 @@ OF_MODEL = (*_OF_MODEL_ALONE, _RESUMED, BETWEEN_PROCESSES)
 
 def oracles_of(field: str, quick: bool = False) -> Sequence[str]:
     """The oracles that read the component of a field; with `quick`, those of a first look."""
-    own = [name for name, oracle in ORACLES.items() if field in oracle.fields]
-    if own and field not in _IN_MODEL:
-        return own
-    return [*own, *(QUICK if quick else OF_MODEL)]
+    readers = [name for name, oracle in ORACLES.items() if field in oracle.fields]
+    if readers and field not in _IN_MODEL:
+        return readers
+    return [*readers, *(QUICK if quick else OF_MODEL)]
 
 
 def between_processes(subject: Subject, work: Mapping[str, Any]) -> Comparison:
